@@ -234,7 +234,7 @@ fuzz_target!(|data: &[u8]| {
         Tracker::translate_inner(&mut frame, &layers, &tracked.translation);
         assert_eq!(frame.len(), length);
         if record.again {
-            tracker.track_again(&frame, &layers, tracked.earlier(), &request, now_ms);
+            tracker.track_again(&frame, &layers, tracked.earlier(request.nat.is_some()), &request, now_ms);
         }
         check(&tracker, now_ms);
     }

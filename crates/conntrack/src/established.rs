@@ -262,13 +262,14 @@ impl Settled {
         self.original.protocol()
     }
 
-    /// Returns what the packet's next `ct` action is to know of this one.
+    /// Returns what the packet's next `ct` action is to know of this one
+    /// ([`Tracked::earlier`]).
     #[inline(always)]
-    pub fn earlier(&self) -> Earlier {
+    pub fn earlier(&self, with_nat: bool) -> Earlier {
         Earlier {
             state: self.state(),
             zone: self.zone(),
-            has_connection: true,
+            has_connection: !with_nat,
         }
     }
 

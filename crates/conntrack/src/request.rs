@@ -97,12 +97,13 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    /// Returns what the packet's next `ct` action is to know of this one.
-    pub fn earlier(&self) -> Earlier {
+    /// Returns what the packet's next `ct` action is to know of this one, which was asked to
+    /// translate or not. As in Open vSwitch, the connection is not remembered behind a `nat`.
+    pub fn earlier(&self, with_nat: bool) -> Earlier {
         Earlier {
             state: self.state,
             zone: self.zone,
-            has_connection: self.has_connection,
+            has_connection: self.has_connection && !with_nat,
         }
     }
 }
@@ -114,7 +115,8 @@ pub struct Earlier {
     pub state: u32,
     /// The earlier action's zone.
     pub zone: u16,
-    /// It found or made the packet's connection, whose state machine has seen the packet.
+    /// It found or made the packet's connection, whose state machine has seen the packet, and has
+    /// no `nat`.
     pub has_connection: bool,
 }
 

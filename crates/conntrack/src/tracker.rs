@@ -180,8 +180,9 @@ impl Tracker {
     /// `earlier`.
     ///
     /// In the same zone, the packet does not count twice for the state machine of a connection that
-    /// the earlier action found or made, and a packet that has been translated is recognised by its
-    /// new addresses and not translated again.
+    /// the earlier action found or made, unless one of the two has `nat` or the later one `force`
+    /// (as in Open vSwitch). A packet that has been translated is recognised by its new addresses
+    /// and not translated again.
     pub fn track_again<F: Frame>(
         &self,
         frame: &F,
@@ -258,7 +259,7 @@ impl Tracker {
             packet,
             request,
             earlier: if same { earlier.state } else { 0 },
-            seen: same && earlier.has_connection,
+            seen: same && earlier.has_connection && !request.force,
             now_ms,
         };
         for _ in 0..ROUNDS {

@@ -82,18 +82,15 @@ fn udp_becomes_established_by_its_reply() {
 fn a_packet_is_not_counted_twice_in_a_zone() {
     let tracker = Tracker::new([1, 2]);
     let nat = source_nat(9, None);
-    let first = track(
-        &tracker,
-        udp((1, 10), (2, 20)),
-        &Request {
-            nat: Some(&nat),
-            ..COMMIT
-        },
-    );
+    let begin = Request {
+        nat: Some(&nat),
+        ..COMMIT
+    };
+    let first = track(&tracker, udp((1, 10), (2, 20)), &begin);
     assert_eq!(first.state, state::NEW | state::TRACKED | state::SOURCE_NAT);
     // The same packet, translated, in the same zone: found by its new addresses.
     let (frame, layers) = parsed(udp((9, 10), (2, 20)).frame());
-    let again = tracker.track_again(&frame, &layers, first.earlier(), &COMMIT, 1000);
+    let again = tracker.track_again(&frame, &layers, first.earlier(true), &COMMIT, 1000);
     assert_eq!(again.state & state::INVALID, 0);
     assert_eq!(again.original, first.original);
     assert_eq!(
@@ -102,7 +99,7 @@ fn a_packet_is_not_counted_twice_in_a_zone() {
     );
     // In another zone, it begins a connection of its own.
     let request = Request { zone: 5, ..COMMIT };
-    let other = tracker.track_again(&frame, &layers, first.earlier(), &request, 1000);
+    let other = tracker.track_again(&frame, &layers, first.earlier(true), &request, 1000);
     assert_eq!(other.state, state::NEW | state::TRACKED);
     assert_ne!(other.original, first.original);
 }

@@ -59,20 +59,56 @@ fn a_connection_that_only_the_second_action_finds_sees_the_packet() {
     let first = track(&tracker, packet(), none, &look, 1000);
     assert!(!first.has_connection);
     assert!(track(&tracker, packet(), none, &COMMIT, 1000).has_connection);
-    let second = track(&tracker, packet(), first.earlier(), &look, 21_000);
+    let second = track(&tracker, packet(), first.earlier(false), &look, 21_000);
     assert_eq!(second.state, state::NEW | state::TRACKED);
     assert!(second.has_connection);
     assert_eq!(expiries(&tracker), [81_000], "it was refreshed");
     // Once it has seen the packet, it is not refreshed again, except from another zone's action.
-    let third = track(&tracker, packet(), second.earlier(), &look, 31_000);
+    let third = track(&tracker, packet(), second.earlier(false), &look, 31_000);
     assert!(third.has_connection);
     assert_eq!(expiries(&tracker), [81_000]);
     let elsewhere = Earlier {
         zone: 9,
-        ..third.earlier()
+        ..third.earlier(false)
     };
     track(&tracker, packet(), elsewhere, &look, 31_000);
     assert_eq!(expiries(&tracker), [91_000]);
+}
+
+/// As in Open vSwitch, whose packets do not remember a connection behind a `nat`, and whose `force`
+/// asks the table again.
+#[test]
+fn a_packet_counts_again_behind_nat_and_by_force() {
+    let nat = Nat::default();
+    let look = Request {
+        commit: false,
+        ..COMMIT
+    };
+    let (with_nat, force) = (
+        Request {
+            nat: Some(&nat),
+            ..look
+        },
+        Request {
+            force: true,
+            ..COMMIT
+        },
+    );
+    for (second, third, refreshed) in [
+        (&look, &look, false),
+        (&look, &with_nat, false),
+        (&with_nat, &look, true),
+        (&look, &force, true),
+        (&force, &look, false),
+    ] {
+        let tracker = Tracker::new([1, 2]);
+        let packet = || udp((1, 10), (2, 20));
+        track(&tracker, packet(), Earlier::default(), &COMMIT, 1000);
+        let before = track(&tracker, packet(), Earlier::default(), second, 2000);
+        track(&tracker, packet(), before.earlier(second.nat.is_some()), third, 3000);
+        let time = if refreshed { 3000 } else { 2000 };
+        assert_eq!(expiries(&tracker), [time + 60_000], "{second:?}, {third:?}");
+    }
 }
 
 #[test]

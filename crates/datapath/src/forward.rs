@@ -312,12 +312,27 @@ pub(crate) struct Batch<F> {
     pub frames: Vec<F>,
     /// Tunnel metadata of decapsulated frames.
     pub arrivals: Vec<Arrival>,
+    /// What the tracker has last said of the first frames; of all others, nothing.
+    pub tracked: Vec<Earlier>,
 }
+
+impl<F> Batch<F> {
+    /// Notes what the tracker has said of the frame put in last.
+    #[cold]
+    fn note(&mut self, earlier: Earlier) {
+        self.tracked
+            .resize(self.frames.len() - 1, Earlier::default());
+        self.tracked.push(earlier);
+    }
+}
+
+/// Empty vectors of a batch, for reuse.
+type Spare<F> = (Vec<F>, Vec<Arrival>, Vec<Earlier>);
 
 /// Frames on their way through patch ports and tunnels.
 pub(crate) struct Patches<F> {
     waiting: VecDeque<Batch<F>>,
-    spare: Vec<(Vec<F>, Vec<Arrival>)>,
+    spare: Vec<Spare<F>>,
     /// Number of frames that may still be walked again in this burst.
     budget: usize,
     /// Share of the budget for each frame of the burst.
@@ -406,7 +421,7 @@ impl<F: Frame> Patches<F> {
         let place = match place {
             Some(place) => place,
             None => {
-                let (frames, arrivals) = self.spare.pop().unwrap_or_default();
+                let (frames, arrivals, tracked) = self.spare.pop().unwrap_or_default();
                 self.waiting.push_back(Batch {
                     slot: peer,
                     depth,
@@ -414,6 +429,7 @@ impl<F: Frame> Patches<F> {
                     mirrored,
                     frames,
                     arrivals,
+                    tracked,
                 });
                 self.waiting.len() - 1
             }
@@ -421,20 +437,24 @@ impl<F: Frame> Patches<F> {
         Ok(&mut self.waiting[place])
     }
 
-    /// Sends a frame that has passed `depth` patch ports through one more; `counters` are that
-    /// port's.
+    /// Sends a frame that has passed `depth` patch ports, and of which the tracker has said
+    /// `earlier`, through one more; `counters` are that port's.
     pub fn send(
         &mut self,
         counters: &crate::counters::PortCell,
         peer: u32,
         depth: u32,
         frame: F,
+        earlier: Earlier,
         cell: &Cell,
     ) {
         let bytes = frame.len() as u64;
         match self.batch(peer, depth + 1, Again::Patch, 0, 1) {
             Ok(batch) => {
                 batch.frames.push(frame);
+                if earlier.state != 0 {
+                    batch.note(earlier);
+                }
                 counters.tx_packets.add(1);
                 counters.tx_bytes.add(bytes);
                 cell.patched.add(1);
@@ -479,9 +499,9 @@ impl<F: Frame> Patches<F> {
     }
 
     /// Takes back empty vectors for reuse.
-    pub fn recycle(&mut self, frames: Vec<F>, arrivals: Vec<Arrival>) {
+    pub fn recycle(&mut self, empty: Spare<F>) {
         if self.spare.len() < 64 {
-            self.spare.push((frames, arrivals));
+            self.spare.push(empty);
         }
     }
 
@@ -521,6 +541,8 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub asked: &'a Asked,
     pub tracker: &'a Tracker,
     pub fragments: &'a fragments::Table<F>,
+    /// What the tracker has said of the frame that is being sent.
+    pub tracked: Earlier,
 }
 
 impl<'a, F: Frame> Forward<'a, F> {
@@ -611,7 +633,8 @@ impl<'a, F: Frame> Forward<'a, F> {
     fn patch(&mut self, port: &PortState, peer: u32, frame: F) {
         let (depth, cell) = (self.depth, self.cell);
         let counters = port.counters.of(self.worker);
-        self.patches.send(counters, peer, depth, frame, cell);
+        self.patches
+            .send(counters, peer, depth, frame, self.tracked, cell);
     }
 
     /// Copies a frame, in the form it has on the wire of `port`, to those of `mirrors` that select
@@ -917,6 +940,17 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn tracker(&mut self) -> Option<(&Tracker, u64)> {
         let now_ms = Host::<F>::now_ns(self) / 1_000_000;
         Some((self.tracker, now_ms))
+    }
+
+    #[inline]
+    fn carries(&self, number: PortNo) -> bool {
+        let port = self.bridge.port(number);
+        port.is_some_and(|port| !(port.plain || port.only_shaped || port.only_tunnel))
+    }
+
+    #[inline]
+    fn carry(&mut self, earlier: Earlier) {
+        self.tracked = earlier;
     }
 
     #[cold]

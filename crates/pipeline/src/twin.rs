@@ -127,6 +127,8 @@ pub struct Outcome {
     /// Whether a limit on resubmits, depth or stack ended the evaluation; then, as in Open vSwitch,
     /// nothing is sent at all.
     pub cut_short: bool,
+    /// How many tracked copies of the packet such a limit ended; of those, nothing is sent.
+    pub failed_copies: u32,
 }
 
 /// Evaluates a packet received by a port, where all ports are live.

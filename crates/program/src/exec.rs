@@ -27,6 +27,7 @@ use crate::burst::LOOKUP_MAX;
 use crate::epoch::Guard;
 use crate::host::{Context, DropReason, Host};
 use crate::table::{Bridge, Miss};
+use conntrack::Earlier;
 use interpreter::{Burst, First, Next, Steps, Walk};
 use packet::key::at;
 use packet::mini_key::{MiniKey, Run};
@@ -125,9 +126,10 @@ impl<F: Frame> Engine<F> {
     }
 
     /// Like [`Engine::burst`], for packets with words in their keys that do not come from their
-    /// headers, such as tunnel fields. `begin` writes the words `given` for the packet at this
-    /// index of the burst; they must not be words that the packet's own headers fill. Such packets
-    /// take the general way, since neither lanes nor the flow cache know of these words.
+    /// headers, such as tunnel fields, or that another bridge has tracked. `begin` writes the words
+    /// `given` for the packet at this index of the burst, which must not be words that the packet's
+    /// own headers fill, and what the tracker has last said of it. Such packets take the general
+    /// way, since neither lanes nor the flow cache know of this.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     pub fn burst_from<H: Host<F>>(
         &mut self,
@@ -136,7 +138,7 @@ impl<F: Frame> Engine<F> {
         in_port: PortNo,
         frames: &mut Vec<F>,
         given: WordSet,
-        mut begin: impl FnMut(usize, &mut FlowKey),
+        mut begin: impl FnMut(usize, &mut FlowKey, &mut Earlier),
         mirrored: u32,
         now_ms: u64,
         host: &mut H,
@@ -154,7 +156,7 @@ impl<F: Frame> Engine<F> {
         while !frames.is_empty() {
             let start = |walks: &mut [Walk<F>]| {
                 for (index, walk) in walks.iter_mut().enumerate() {
-                    begin(done + index, &mut walk.key);
+                    begin(done + index, &mut walk.key, &mut walk.tracked);
                 }
                 done += walks.len();
             };
@@ -237,6 +239,7 @@ impl<F: Frame> Engine<F> {
         let mut sound = true;
         for (frame, walk) in frames.iter_mut().zip(&mut self.walks) {
             parse::parse_frame_into(frame, in_port, burst.valid, &mut walk.key, &mut walk.layers);
+            walk.tracked = Earlier::default();
             if let Some(reason) = walk.layers.malformed {
                 host.malformed(reason);
                 sound &= !matches!(reason, Malformed::Ethernet | Malformed::Split);
@@ -290,7 +293,9 @@ impl<F: Frame> Engine<F> {
                 burst
                     .counters
                     .add(rule.spec.counter, 1, frame.len() as u64, burst.now_ms);
-                if let Some(port) = rule.only_output() {
+                if let Some(port) = rule.only_output()
+                    && walk.tracked.state == 0
+                {
                     walk.mirrored = mirrored;
                     walk.sent = false;
                     let context = Context {
@@ -396,6 +401,7 @@ impl<F: Frame> Engine<F> {
         }
         walk.key.set_u32(at::ACTSET_OUTPUT, reserved::UNSET);
         walk.start(frame, 0);
+        walk.tracked = Earlier::default();
         walk.packet_out = true;
         walk.first = Some(First::NO_RULE);
         walk.at.steps = Steps::of(&ops.ops);

@@ -269,6 +269,19 @@ pub trait Host<F: Frame> {
         false
     }
 
+    /// Returns whether [`Host::carry`] matters for frames that are sent to a port.
+    fn carries(&self, port: PortNo) -> bool {
+        let _ = port;
+        false
+    }
+
+    /// Tells, before a frame is sent, what the tracker has last said of it, and after that the
+    /// default. A host that passes frames on to another bridge gives it to
+    /// [`crate::exec::Engine::burst_from`] there.
+    fn carry(&mut self, earlier: Earlier) {
+        let _ = earlier;
+    }
+
     /// Tells of a packet's lookup in `table` and the rule it found. `key` is the key that was
     /// looked up, where the packet has a whole one. For hosts that trace a packet's way; others
     /// need do nothing.

@@ -9,10 +9,10 @@ use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::steering::Origin;
 use crate::tunnel::{self, Arrival, Sending};
-use conntrack::Tracked;
+use conntrack::{Earlier, Tracked};
 use packet::io::BURST;
 use packet::key::at;
-use packet::{FlowKey, Frame};
+use packet::{FlowKey, Frame, WordSet};
 use program::epoch::Guard;
 use program::exec::{Engine, Parked, Thaw};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,7 +119,10 @@ impl<'a, F: Frame> Turn<'a, F> {
             match snapshot.port(slot).map(|port| (port, port.behind)) {
                 Some((port, Behind::Patch(Some(peer)))) => {
                     let counters = port.counters.of(self.guard.index());
-                    self.patches.send(counters, peer, depth, frame, cell);
+                    // The port's queue did not keep what the tracker said.
+                    let earlier = Earlier::default();
+                    self.patches
+                        .send(counters, peer, depth, frame, earlier, cell);
                 }
                 Some((_, Behind::Patch(None))) => cell.drop(DropReason::NoPatchPeer, 1),
                 _ => cell.drop(DropReason::PortGone, 1),
@@ -193,6 +196,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 mirrored,
                 mut frames,
                 mut arrivals,
+                mut tracked,
             } = batch;
             self.mailbox.counters.patched.add(frames.len() as u64);
             self.patches.came(again);
@@ -206,16 +210,18 @@ impl<'a, F: Frame> Turn<'a, F> {
                     }
                 }
                 Again::Patch | Again::Outer => match self.snapshot.port(slot) {
-                    Some(port) => {
+                    Some(port) if tracked.is_empty() => {
                         let outer = (again == Again::Outer).then_some(mirrored);
                         self.enter(port, depth, &mut frames, outer);
                     }
+                    Some(port) => self.come_tracked(port, depth, &mut frames, &tracked),
                     None => self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64),
                 },
             }
             frames.clear();
             arrivals.clear();
-            self.patches.recycle(frames, arrivals);
+            tracked.clear();
+            self.patches.recycle((frames, arrivals, tracked));
         }
     }
 
@@ -287,7 +293,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         let learns = |arrival: &&Arrival| program.learns_from(number(arrival));
         let asking = arrivals.iter().find(learns).or(arrivals.first());
         let in_port = asking.map_or(0, number);
-        let begin = |index: usize, key: &mut FlowKey| {
+        let begin = |index: usize, key: &mut FlowKey, _: &mut Earlier| {
             arrivals[index].to_key(map, key);
             key.set_u32(at::IN_PORT, number(&arrivals[index]));
         };
@@ -309,7 +315,65 @@ impl<'a, F: Frame> Turn<'a, F> {
         one: &mut Vec<F>,
         arrival: &Arrival,
     ) {
-        let (map, guard, now_ms) = (bridge.options.as_ref(), self.guard, self.now_ms);
+        if port.mirror_in != 0 {
+            self.sending.say(arrival);
+        }
+        let map = bridge.options.as_ref();
+        let begin = |_: usize, key: &mut FlowKey, _: &mut Earlier| arrival.to_key(map, key);
+        self.come_alone(port, bridge, depth, one, tunnel::WORDS, begin);
+    }
+
+    /// Processes frames that come in by a patch port and that rules of another bridge have tracked:
+    /// `tracked` says what the tracker has said of the first ones. Leaves `frames` empty.
+    #[cold]
+    fn come_tracked(
+        &mut self,
+        port: &'a PortState,
+        depth: u32,
+        frames: &mut Vec<F>,
+        tracked: &[Earlier],
+    ) {
+        let Some(bridge) = self.snapshot.bridge(port.bridge) else {
+            return (self.cell).drop(DropReason::PortGone, frames.len() as u64);
+        };
+        let said = |index: usize| tracked.get(index).copied().unwrap_or_default();
+        let policed = port.policing.ingress.is_some();
+        if port.mirror_in == 0 && !port.flags.refuses() && !policed {
+            let (guard, now_ms) = (self.guard, self.now_ms);
+            let counters = port.counters.of(guard.index());
+            counters.rx_packets.add(frames.len() as u64);
+            counters.rx_bytes.add(bytes(frames));
+            let begin = |index: usize, _: &mut FlowKey, earlier: &mut Earlier| {
+                *earlier = said(index);
+            };
+            let (engine, mut host) = self.host(bridge, depth);
+            let (program, forward) = (&bridge.program, &mut host.forward);
+            let (number, given) = (port.number, WordSet::EMPTY);
+            return engine.burst_from(
+                program, guard, number, frames, given, begin, 0, now_ms, forward,
+            );
+        }
+        // One by one, because the code that drops frames does not know of connections.
+        self.sending.forget_said();
+        let mut one = Vec::with_capacity(1);
+        for (index, frame) in frames.drain(..).enumerate() {
+            one.push(frame);
+            let begin = |_: usize, _: &mut FlowKey, earlier: &mut Earlier| *earlier = said(index);
+            self.come_alone(port, bridge, depth, &mut one, WordSet::EMPTY, begin);
+        }
+    }
+
+    /// Processes one frame with all checks; `begin` as for [`Engine::burst_from`].
+    fn come_alone(
+        &mut self,
+        port: &'a PortState,
+        bridge: &'a BridgeState,
+        depth: u32,
+        one: &mut Vec<F>,
+        given: WordSet,
+        begin: impl FnMut(usize, &mut FlowKey, &mut Earlier),
+    ) {
+        let (guard, now_ms) = (self.guard, self.now_ms);
         let counters = port.counters.of(guard.index());
         counters.rx_packets.add(1);
         counters.rx_bytes.add(bytes(one));
@@ -321,16 +385,21 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
         let mut mirrored = 0;
         if let ([frame], true) = (&mut one[..], port.mirror_in != 0) {
-            self.sending.say(arrival);
             let mut forward = self.forward(bridge, depth);
             forward.mirror(&mut mirrored, port, port.mirror_in, frame);
         }
-        let begin = |_: usize, key: &mut FlowKey| arrival.to_key(map, key);
         let (engine, mut host) = self.host(bridge, depth);
-        let (number, given) = (port.number, tunnel::WORDS);
         let (program, forward) = (&bridge.program, &mut host.forward);
         engine.burst_from(
-            program, guard, number, one, given, begin, mirrored, now_ms, forward,
+            program,
+            guard,
+            port.number,
+            one,
+            given,
+            begin,
+            mirrored,
+            now_ms,
+            forward,
         );
     }
 
@@ -498,6 +567,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             asked: &self.shared.asked,
             tracker: &self.shared.tracker,
             fragments: &self.shared.fragments,
+            tracked: Earlier::default(),
         };
         (
             self.engine,

@@ -43,8 +43,9 @@ impl Machine<'_> {
             Some(track) => track(self.packet.bytes(), self.tracked, &request),
             None => self.supposed(zone, ct.table.is_some()),
         };
+        let earlier = tracked.earlier(request.nat.is_some());
         self.translate(&tracked);
-        self.tracked = tracked.earlier();
+        self.tracked = earlier;
         self.clear_connection();
         let Some(table) = ct.table else {
             return;
@@ -52,16 +53,17 @@ impl Machine<'_> {
         if self.recirculated == MAX_RECIRCULATIONS {
             return;
         }
+        self.resubmits += 1;
+        if self.resubmits > MAX_RESUBMITS {
+            self.outcome.failed_copies += 1;
+            return;
+        }
         let before = (self.packet.clone(), self.key, self.queue);
         let (counted, packet_out) = (self.counted, self.packet_out);
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.copied += self.packet.bytes().len();
         self.recirculated += 1;
-        self.resubmits += 1;
-        if self.resubmits > MAX_RESUBMITS {
-            self.outcome.cut_short = true;
-            return;
-        }
+        let effects = self.outcome.effects.len();
         self.counted = self.packet.bytes().len();
         self.show_connection(&tracked);
         self.look_up(table, self.key.u32(at::IN_PORT), true, 0);
@@ -69,12 +71,16 @@ impl Machine<'_> {
             self.run_set(at);
         }
         self.recirculated -= 1;
-        // An `exit` ends the copy only.
+        // An `exit` or a failure ends the copy only.
         self.stopped = false;
+        if std::mem::take(&mut self.outcome.cut_short) {
+            self.outcome.effects.truncate(effects);
+            self.outcome.failed_copies += 1;
+        }
         (self.packet, self.key, self.queue) = before;
         (self.counted, self.packet_out) = (counted, packet_out);
         (self.set, self.stack) = (set, stack);
-        self.tracked = tracked.earlier();
+        self.tracked = earlier;
         self.dead = false;
     }
 
@@ -97,9 +103,11 @@ impl Machine<'_> {
         bytes[at::IP_PROTO] = bytes[at::CT_NW_PROTO];
     }
 
-    /// Makes the packet untracked.
+    /// Makes the packet untracked. Where rules see no connection, the tracker forgets nothing.
     pub(super) fn forget_connection(&mut self) {
-        self.tracked = Earlier::default();
+        if self.key.u32(at::CT_STATE) != 0 {
+            self.tracked = Earlier::default();
+        }
         self.clear_connection();
     }
 

@@ -250,6 +250,15 @@ fn packets() -> impl Strategy<Value = Vec<Packet>> {
     proptest::collection::vec(packet, 1..40)
 }
 
+/// Returns the ports that a packet left by, 0 for other effects.
+fn ports(effects: &[Effect]) -> Vec<u32> {
+    let port = |effect: &Effect| match effect {
+        Effect::Output { port, .. } => *port,
+        _ => 0,
+    };
+    effects.iter().map(port).collect()
+}
+
 fn comparable(effects: &[Effect]) -> Vec<Effect> {
     let plain = |effect: &Effect| match effect {
         Effect::Controller {
@@ -306,7 +315,7 @@ fn compare(rules: &Rules, packets: &[Packet]) -> Result<usize, TestCaseError> {
             now,
             &mut To(&mut notes),
         );
-        if outcome.cut_short {
+        if outcome.cut_short || outcome.failed_copies > 0 {
             // Too many lookups: the trackers may have seen different packets.
             return Ok(tracked);
         }
@@ -450,6 +459,90 @@ fn loops_through_the_tracker_end() {
     compare(&rules, &[REQUEST]).unwrap();
 }
 
+/// A step that fails in the tracked copy of a packet ends that copy, with what it was to send, and
+/// not the list that tracked the packet; nor the list around a clone that did.
+#[test]
+fn a_failure_ends_the_tracked_copy_only() {
+    for (rules, wanted) in [
+        (
+            [
+                "table=0,ip,actions=output:1,ct(table=1),output:2",
+                "table=1,ip,actions=output:3,resubmit(,1),output:4",
+                "table=2,ip,actions=drop",
+            ],
+            vec![1, 2],
+        ),
+        // A copy of a copy.
+        (
+            [
+                "table=0,ip,actions=ct(table=1),output:2",
+                "table=1,ip,actions=ct(table=2),output:3",
+                "table=2,ip,actions=clone(resubmit(,2)),output:4",
+            ],
+            vec![3, 2],
+        ),
+        // In a clone, whose own list goes on.
+        (
+            [
+                "table=0,ip,actions=clone(ct(table=1),output:2),resubmit(,2)",
+                "table=1,ip,actions=write_actions(output:3),resubmit(,1)",
+                "table=2,ip,actions=output:4",
+            ],
+            vec![2, 4],
+        ),
+    ] {
+        let switch = Rules::of(rules).switch();
+        let trackers = [Tracker::new([1, 2]), Tracker::new([1, 2])];
+        let bytes = REQUEST.bytes();
+        let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
+            track(&trackers[0], bytes, earlier, request, switch.now)
+        };
+        let outcome = twin::evaluate_tracked(&switch.pipeline, REQUEST.in_port, &bytes, &by);
+        assert_eq!((outcome.cut_short, outcome.failed_copies), (false, 1));
+        let mut notes = Notes {
+            effects: Vec::new(),
+            drops: Vec::new(),
+            tracker: &trackers[1],
+            now: switch.now,
+        };
+        let mut reader = switch.program.domain.reader().unwrap();
+        switch.program.counters.add_worker(reader.index());
+        Engine::new().burst(
+            &switch.bridge,
+            &reader.begin(),
+            REQUEST.in_port,
+            &mut vec![HeapFrame::new(&bytes)],
+            0,
+            switch.now,
+            &mut To(&mut notes),
+        );
+        assert_eq!(comparable(&notes.effects), comparable(&outcome.effects));
+        assert_eq!(ports(&notes.effects), wanted);
+        assert_eq!(notes.drops, [DropReason::TooManyResubmits]);
+    }
+}
+
+/// `ct_clear` makes the tracker forget the packet only where rules see its connection.
+#[test]
+fn ct_clear_forgets_only_what_rules_see() {
+    let rules = Rules::of([
+        "table=0,ip,actions=ct(commit,nat(dst=10.0.0.8)),ct_clear,ct(table=1),output:2",
+        "table=1,priority=2,ip,ct_state=+trk+new+dnat,actions=ct_clear,ct(table=2),output:3",
+        "table=1,priority=1,ip,actions=output:4",
+        "table=2,priority=2,ip,ct_state=+dnat,actions=output:5",
+        "table=2,priority=1,ip,ct_state=-dnat,actions=output:6",
+    ]);
+    compare(&rules, &[REQUEST]).unwrap();
+    let switch = rules.switch();
+    let tracker = Tracker::new([1, 2]);
+    let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
+        track(&tracker, bytes, earlier, request, switch.now)
+    };
+    let bytes = REQUEST.bytes();
+    let outcome = twin::evaluate_tracked(&switch.pipeline, REQUEST.in_port, &bytes, &by);
+    assert_eq!(ports(&outcome.effects), [6, 3, 2]);
+}
+
 /// A connection is established for the replies that the rules let in, translated back.
 #[test]
 fn replies_come_back_translated() {
@@ -493,15 +586,11 @@ fn replies_are_looked_up_by_the_first_packet() {
     let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
         track(&tracker, bytes, earlier, request, 1000)
     };
-    let ports = |packet: Packet| {
+    let sent = |packet: Packet| {
         let bytes = packet.bytes();
         let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
-        let port = |effect: &Effect| match effect {
-            Effect::Output { port, .. } => *port,
-            _ => 0,
-        };
-        outcome.effects.iter().map(port).collect::<Vec<_>>()
+        ports(&outcome.effects)
     };
-    assert_eq!(ports(request), [2]);
-    assert_eq!(ports(reply), [6, 5]);
+    assert_eq!(sent(request), [2]);
+    assert_eq!(sent(reply), [6, 5]);
 }

@@ -45,6 +45,7 @@ use crate::host::{DropReason, Host};
 use crate::rule::Rule;
 use crate::rule::summary::MatchedRule;
 use crate::table::Miss;
+use conntrack::Earlier;
 use packet::Frame;
 use packet::io::Lengths;
 use packet::mini_key::MiniKey;
@@ -698,6 +699,7 @@ impl<F: Frame> Engine<F> {
         }
         walk.layers = hot.extent.layers();
         walk.start(frame, mirrored);
+        walk.tracked = Earlier::default();
     }
 }
 

@@ -24,6 +24,8 @@ use std::ptr::NonNull;
 /// Most resubmits, gotos and action lists that one packet may run through, as Open vSwitch's
 /// `MAX_RESUBMITS`.
 pub const MAX_RESUBMITS: u32 = 4096;
+/// Most of [`Walk::spare`].
+const SPARE: usize = 4;
 /// How deep resubmits may nest, as Open vSwitch's `MAX_DEPTH`.
 pub const MAX_DEPTH: u32 = 64;
 /// Most values on a walk's stack. Open vSwitch's 64 KiB of 16 bytes each would be 4096; fewer here
@@ -71,10 +73,41 @@ pub(crate) struct Saved<F> {
     pub(crate) values: Vec<(u128, u16)>,
     /// The clone's own action set while it runs, after the clone's list has ended.
     pub(crate) running_set: Option<Box<[Op]>>,
-    /// Whether a bucket saved it: action set and stack are not restored.
-    pub(crate) bucket: bool,
-    /// Whether the tracked copy of a packet runs, whose `exit` ends only itself.
-    pub(crate) fork: bool,
+    /// What runs meanwhile.
+    pub(crate) by: Aside,
+}
+
+/// What runs while the packet's state is saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Aside {
+    /// A clone.
+    Clone,
+    /// A bucket, which does not restore action set and stack. Its `exit` ends only itself.
+    Bucket,
+    /// The tracked copy of a packet. Its `exit` ends only itself, and so does a step in it that
+    /// fails.
+    Fork,
+}
+
+impl<F> Saved<F> {
+    /// Makes one with room for any packet's state.
+    #[cold]
+    fn empty() -> Box<Saved<F>> {
+        Box::new(Saved {
+            frame: None,
+            key: FlowKey::ZERO,
+            layers: Layers::default(),
+            counted: 0,
+            tracked: Earlier::default(),
+            recirculated: 0,
+            packet_out: false,
+            queue: None,
+            set: ActionSet::default(),
+            values: Vec::new(),
+            running_set: None,
+            by: Aside::Clone,
+        })
+    }
 }
 
 /// Where a walk continues.
@@ -123,7 +156,7 @@ pub(crate) struct Walk<F> {
     pub(crate) pending: SmallVec<[Pending; 4]>,
     /// Lists of a thawed walk.
     pub(crate) owned: Vec<Box<[Op]>>,
-    /// Memory that buckets reuse.
+    /// Memory that clones, buckets and tracked copies reuse.
     pub(crate) spare: Vec<Box<Saved<F>>>,
 }
 
@@ -235,6 +268,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
+    /// Begins with a frame. What the tracker said of it before is set by the caller.
     #[inline(always)]
     pub(crate) fn start(&mut self, frame: F, mirrored: u32) {
         self.counted = frame.len() as u32;
@@ -251,7 +285,6 @@ impl<F: Frame> Walk<F> {
         self.queue = None;
         self.resubmits = 0;
         self.recirculated = 0;
-        self.tracked = Earlier::default();
         self.mirrored = mirrored;
         self.sent = false;
         self.packet_out = false;
@@ -277,6 +310,21 @@ impl<F: Frame> Walk<F> {
     /// Sends a frame to an output.
     #[inline(always)]
     pub(crate) fn deliver<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: Pending,
+        frame: F,
+    ) {
+        if self.tracked.state != 0 {
+            return self.deliver_tracked(burst, host, to, frame);
+        }
+        self.hand_on(burst, host, to, frame);
+    }
+
+    /// Does what [`Walk::deliver`] does for a packet of which the tracker has spoken.
+    #[inline(always)]
+    pub(crate) fn hand_on<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
         host: &mut H,
@@ -345,10 +393,29 @@ impl<F: Frame> Walk<F> {
         self.owned.clear();
     }
 
-    pub(crate) fn fail<H: Host<F>>(&mut self, host: &mut H, reason: DropReason) -> Next {
+    /// Ends the walk because a step has failed. In the tracked copy of a packet, ends only that,
+    /// and returns None: the list that tracked the packet goes on (as in Open vSwitch, where the
+    /// datapath recirculates the copy).
+    pub(crate) fn fail<H: Host<F>>(&mut self, host: &mut H, reason: DropReason) -> Option<Next> {
         host.dropped(reason);
+        if self.leave_fork() {
+            return None;
+        }
         self.clear();
-        Next::Done
+        Some(Next::Done)
+    }
+
+    /// Fails, and goes on where a tracked copy of the packet has failed.
+    pub(crate) fn fail_or_go_on<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        reason: DropReason,
+    ) -> Next {
+        match self.fail(host, reason) {
+            Some(next) => next,
+            None => self.run(burst, host),
+        }
     }
 
     pub(crate) fn send_to_controller<H: Host<F>>(
@@ -460,7 +527,7 @@ impl<F: Frame> Walk<F> {
             // A clone runs the action set as it is at the clone's end, and the walk does so again
             // at its own end, as in Open vSwitch 3.1.
             if saved.running_set.is_none()
-                && !saved.bucket
+                && saved.by != Aside::Bucket
                 && let Some(ops) = self.set.take()
             {
                 self.at.steps = Steps::of(saved.running_set.insert(ops));
@@ -469,20 +536,8 @@ impl<F: Frame> Walk<F> {
             }
             self.flush(burst, host);
         }
-        if let Some(saved) = self.at.saved.take_if(|saved| saved.bucket) {
-            self.leave_bucket(saved);
-        }
         if let Some(saved) = self.at.saved.take() {
-            self.frame = saved.frame;
-            self.key = saved.key;
-            self.layers = saved.layers;
-            self.counted = saved.counted;
-            self.tracked = saved.tracked;
-            self.recirculated = saved.recirculated;
-            self.packet_out = saved.packet_out;
-            self.queue = saved.queue;
-            self.set = saved.set;
-            self.values = saved.values;
+            self.restore(saved);
         }
         if let Some(position) = self.stack.pop() {
             self.at = position;
@@ -635,8 +690,9 @@ impl<F: Frame> Walk<F> {
                 Op::Set(set) => {
                     if !self.edit(burst, host, |frame, layers, key| {
                         set.run(frame, layers, key)
-                    }) {
-                        return self.fail(host, DropReason::ActionFailed);
+                    }) && let Some(next) = self.fail(host, DropReason::ActionFailed)
+                    {
+                        return next;
                     }
                 }
                 Op::Goto(table) => {
@@ -651,7 +707,10 @@ impl<F: Frame> Walk<F> {
                 Op::Resubmit { in_port, table } => {
                     self.resubmits += 1;
                     if self.resubmits > MAX_RESUBMITS || self.at.depth >= MAX_DEPTH {
-                        return self.fail(host, DropReason::TooManyResubmits);
+                        match self.fail(host, DropReason::TooManyResubmits) {
+                            Some(next) => return next,
+                            None => continue,
+                        }
                     }
                     self.resubmitted = true;
                     if let Some(port) = in_port {
@@ -749,13 +808,13 @@ impl<F: Frame> Walk<F> {
             Op::Controller(to) => self.send_to_controller(burst, host, to),
             Op::SetField { field, value, mask } => {
                 if !self.set(burst, host, *field, value, mask) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::Move { src, dst } => {
                 let value = bits::read(&self.key, *src);
                 if !self.write_bits(burst, host, *dst, value) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::PushVlan(tpid) => {
@@ -763,7 +822,7 @@ impl<F: Frame> Walk<F> {
                 if !self.edit(burst, host, |frame, layers, key| {
                     edit::push_vlan(frame, layers, key, tpid)
                 }) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::PopVlan => {
@@ -777,7 +836,7 @@ impl<F: Frame> Walk<F> {
                 if !self.edit(burst, host, |frame, layers, key| {
                     edit::set_vlan_vid(frame, layers, key, vid, push)
                 }) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::SetVlanPcp { pcp, push } => {
@@ -785,7 +844,7 @@ impl<F: Frame> Walk<F> {
                 if !self.edit(burst, host, |frame, layers, key| {
                     edit::set_vlan_pcp(frame, layers, key, pcp, push)
                 }) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::PushMpls(_)
@@ -802,7 +861,7 @@ impl<F: Frame> Walk<F> {
             }
             Op::WriteActions(ops) => {
                 if !self.set.write(ops) {
-                    return Some(self.fail(host, DropReason::StackFull));
+                    return self.fail(host, DropReason::StackFull);
                 }
                 self.key.set_u32(at::ACTSET_OUTPUT, self.set.output());
             }
@@ -812,7 +871,7 @@ impl<F: Frame> Walk<F> {
             }
             Op::StackPush(source) => {
                 if self.values.len() == MAX_STACK {
-                    return Some(self.fail(host, DropReason::StackFull));
+                    return self.fail(host, DropReason::StackFull);
                 }
                 self.values
                     .push((bits::read(&self.key, *source), source.bits));
@@ -821,21 +880,21 @@ impl<F: Frame> Walk<F> {
                 if let Some((value, _)) = self.values.pop()
                     && !self.write_bits(burst, host, *to, value)
                 {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::Clone(list) => {
                 self.flush(burst, host);
-                let saved = self.saved();
+                let saved = self.put_aside(Aside::Clone);
                 let (table, cookie) = (self.at.table, self.at.cookie);
                 self.resubmitted = false; // a clone in a resubmitted rule is as deep as that rule
                 self.enter(Steps::of(&list.ops), table, cookie);
-                self.at.saved = Some(Box::new(saved));
+                self.at.saved = Some(saved);
             }
             Op::ResubmitTracked { in_port, table } => {
                 self.resubmits += 1;
                 if self.resubmits > MAX_RESUBMITS || self.at.depth >= MAX_DEPTH {
-                    return Some(self.fail(host, DropReason::TooManyResubmits));
+                    return self.fail(host, DropReason::TooManyResubmits);
                 }
                 self.resubmitted = true;
                 let port = in_port.unwrap_or(self.key.u32(at::IN_PORT));
@@ -851,17 +910,17 @@ impl<F: Frame> Walk<F> {
             Op::Conjunction(_) => {}
             Op::Multipath(multipath) => {
                 if !self.multipath(burst, host, multipath) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::Bundle(bundle) => {
                 if !self.bundle(burst, host, bundle) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::CheckLength { max_len, dst } => {
                 if !self.check_length(burst, host, *max_len, *dst) {
-                    return Some(self.fail(host, DropReason::ActionFailed));
+                    return self.fail(host, DropReason::ActionFailed);
                 }
             }
             Op::Meter(meter) => return self.meter(burst, host, meter),
@@ -880,22 +939,42 @@ impl<F: Frame> Walk<F> {
         None
     }
 
-    /// Returns what a clone's end restores.
-    fn saved(&self) -> Saved<F> {
-        Saved {
-            frame: self.frame.as_ref().and_then(Frame::duplicate),
-            key: self.key,
-            layers: self.layers,
-            counted: self.counted,
-            tracked: self.tracked,
-            recirculated: self.recirculated,
-            packet_out: self.packet_out,
-            queue: self.queue,
-            set: self.set.clone(),
-            values: self.values.clone(),
-            running_set: None,
-            bucket: false,
-            fork: false,
+    /// Saves what a clone, a bucket or a tracked copy must not change.
+    pub(crate) fn put_aside(&mut self, by: Aside) -> Box<Saved<F>> {
+        let mut saved = self.spare.pop().unwrap_or_else(Saved::empty);
+        saved.frame = self.frame.as_ref().and_then(Frame::duplicate);
+        saved.key = self.key;
+        saved.layers = self.layers;
+        saved.counted = self.counted;
+        saved.tracked = self.tracked;
+        saved.recirculated = self.recirculated;
+        saved.packet_out = self.packet_out;
+        saved.queue = self.queue;
+        saved.running_set = None;
+        saved.by = by;
+        if by != Aside::Bucket {
+            saved.set = self.set.clone();
+            saved.values.clone_from(&self.values);
+        }
+        saved
+    }
+
+    /// Restores what was saved.
+    fn restore(&mut self, mut saved: Box<Saved<F>>) {
+        self.frame = saved.frame.take();
+        self.key = saved.key;
+        self.layers = saved.layers;
+        self.counted = saved.counted;
+        self.tracked = saved.tracked;
+        self.recirculated = saved.recirculated;
+        self.queue = saved.queue;
+        if saved.by != Aside::Bucket {
+            self.packet_out = saved.packet_out;
+            self.set = std::mem::take(&mut saved.set);
+            std::mem::swap(&mut self.values, &mut saved.values);
+        }
+        if self.spare.len() < SPARE {
+            self.spare.push(saved);
         }
     }
 

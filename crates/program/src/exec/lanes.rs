@@ -33,7 +33,7 @@ use crate::exec::interpreter::{Burst, First, NO_COOKIE, Next, Position, Steps, W
 use crate::host::{DropReason, Host};
 use crate::rule::Rule;
 use crate::rule::fused::{Here, Met};
-use conntrack::Tracked;
+use conntrack::{Earlier, Tracked};
 use packet::edit::Rewrite;
 use packet::key::at;
 use packet::mini_key::MiniKey;
@@ -451,6 +451,10 @@ impl<F: Frame> Lanes<F> {
                 rest
             };
             rest = rest.minus(set);
+            if !self.tracked.is_empty() && host.carries(port) {
+                self.carry(arrival, host, port, set);
+                continue;
+            }
             debug_assert!(out.is_empty());
             out.reserve(set.len());
             let (room, mut count) = (out.spare_capacity_mut(), 0);
@@ -890,6 +894,7 @@ impl<F: Frame> Engine<F> {
         self.lanes.fill(lane, &mut walk.key, burst.valid);
         walk.layers = from.extent.layers();
         walk.start(frame, arrival.mirrored);
+        walk.tracked = Earlier::default();
         walk.resubmits = from.hops;
         // Lanes only go forward, so a rule of the first table has been met before any later table.
         walk.first = (table > 0).then_some(First {

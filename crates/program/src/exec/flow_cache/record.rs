@@ -283,6 +283,10 @@ impl<F: Frame, H: Host<F>> Host<F> for Recording<'_, H> {
         self.host.hold_fragment(arrived, park)
     }
 
+    fn carry(&mut self, earlier: Earlier) {
+        self.host.carry(earlier);
+    }
+
     fn connection_ended(&mut self, ended: Ended) -> bool {
         self.pure = false;
         self.host.connection_ended(ended)

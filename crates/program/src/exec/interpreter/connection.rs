@@ -4,11 +4,11 @@
 //! the step names: by itself where nothing is left to do behind the step, else as a clone does,
 //! with a copy kept for the rest of the list. The rest does not see the connection, as there.
 
-use super::{Burst, MAX_RESUBMITS, Next, Position, Saved, Steps, Walk};
+use super::{Aside, Burst, MAX_RESUBMITS, Next, Pending, Position, Steps, Walk};
 use crate::actions::connection::{CONNECTION, Track, Write, Zone};
 use crate::actions::{PortNo, bits};
 use crate::host::{DropReason, Host};
-use conntrack::{Earlier, Masked, Request, Settled, Tracked, Tracker, Translation};
+use conntrack::{Earlier, Masked, Request, Settled, Tracked, Tracker, Translation, state};
 use packet::key::at;
 use packet::{Field, Frame, Value};
 use std::net::IpAddr;
@@ -70,9 +70,9 @@ impl<F: Frame> Walk<F> {
         tracked: &Tracked,
     ) -> Option<Next> {
         if !self.translate(burst, host, &tracked.translation) {
-            return Some(self.fail(host, DropReason::ActionFailed));
+            return self.fail(host, DropReason::ActionFailed);
         }
-        self.tracked = tracked.earlier();
+        self.tracked = tracked.earlier(track.nat.is_some());
         self.key.clear(CONNECTION);
         let table = track.table?;
         if self.recirculated == MAX_RECIRCULATIONS {
@@ -81,18 +81,15 @@ impl<F: Frame> Walk<F> {
             return None;
         }
         if self.has_more() {
-            let saved = Saved {
-                fork: true,
-                ..self.saved()
-            };
+            let saved = self.put_aside(Aside::Fork);
             let (here, cookie) = (self.at.table, self.at.cookie);
             self.enter(Steps::of(&[]), here, cookie);
-            self.at.saved = Some(Box::new(saved));
+            self.at.saved = Some(saved);
         }
         // Unlike in Open vSwitch, where each pass may resubmit so often: forks would multiply.
         self.resubmits += 1;
         if self.resubmits > MAX_RESUBMITS {
-            return Some(self.fail(host, DropReason::TooManyResubmits));
+            return self.fail(host, DropReason::TooManyResubmits);
         }
         (self.at.depth, self.resubmitted) = (0, false);
         self.recirculated += 1;
@@ -138,10 +135,47 @@ impl<F: Frame> Walk<F> {
         left(&self.at) || self.stack.iter().any(left) || !self.set.is_empty()
     }
 
-    /// Forgets the packet's connection.
+    /// Executes `ct_clear`. As in Open vSwitch, the tracker forgets what it said of the packet only
+    /// where rules see it: not behind a `ct` without a table, nor behind a patch port.
     pub(crate) fn untrack(&mut self) {
-        self.tracked = Earlier::default();
+        if self.key.u32(at::CT_STATE) & state::TRACKED != 0 {
+            self.tracked = Earlier::default();
+        }
         self.key.clear(CONNECTION);
+    }
+
+    /// Sends a frame to an output, and lets the host know what the tracker has said of it.
+    #[cold]
+    pub(crate) fn deliver_tracked<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        to: Pending,
+        frame: F,
+    ) {
+        host.carry(self.tracked);
+        self.hand_on(burst, host, to, frame);
+        host.carry(Earlier::default());
+    }
+
+    /// Leaves the innermost tracked copy of a packet that is running, with what is left to do for
+    /// it. Returns false if none is.
+    pub(crate) fn leave_fork(&mut self) -> bool {
+        if !self.at.is_fork() && !self.stack.iter().any(Position::is_fork) {
+            return false;
+        }
+        self.pending.clear(); // the copy's: others were sent when the packet was tracked
+        while !self.at.is_fork()
+            && let Some(position) = self.stack.pop()
+        {
+            self.at = position;
+        }
+        if let Some(saved) = &mut self.at.saved {
+            // Nor does the copy's action set run.
+            saved.running_set.get_or_insert_default();
+        }
+        self.at.next = self.at.steps.get().len();
+        true
     }
 
     /// Returns what the step writes to the connection's mark and label.

@@ -47,7 +47,10 @@ impl<F: Frame> Walk<F> {
             }
             _ => true,
         };
-        (!done).then(|| self.fail(host, DropReason::ActionFailed))
+        match done {
+            true => None,
+            false => self.fail(host, DropReason::ActionFailed),
+        }
     }
 
     fn pop_mpls(&mut self, eth_type: u16) -> Option<Next> {

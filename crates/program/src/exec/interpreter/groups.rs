@@ -4,17 +4,13 @@
 //! walk changes have no effect. Only where a bucket changes the packet and something follows is a
 //! copy saved before it and restored after it.
 
-use crate::actions::set::ActionSet;
 use crate::counters::CounterId;
+use crate::exec::interpreter::{Aside, Position, Steps, Walk};
 use crate::exec::interpreter::{Burst, MAX_DEPTH, MAX_RESUBMITS, Next, Pending, PendingKind};
-use crate::exec::interpreter::{Position, Saved, Steps, Walk};
 use crate::group::{Bucket, GroupRef, Kind, LOOKS};
 use crate::host::DropReason;
 use crate::host::Host;
 use packet::Frame;
-
-/// Number of saved states whose memory a walk keeps.
-const SPARE: usize = 4;
 
 impl<F: Frame> Walk<F> {
     /// Runs a group.
@@ -29,7 +25,7 @@ impl<F: Frame> Walk<F> {
             return None;
         };
         if self.at.depth >= MAX_DEPTH {
-            return Some(self.fail(host, DropReason::GroupTooDeep));
+            return self.fail(host, DropReason::GroupTooDeep);
         }
         let mut looks = LOOKS;
         let (bucket, level) = match &group.kind {
@@ -117,7 +113,7 @@ impl<F: Frame> Walk<F> {
         // Nested groups multiply, so each bucket counts like a resubmit.
         self.resubmits += 1;
         if self.resubmits > MAX_RESUBMITS {
-            return Some(self.fail(host, DropReason::TooManyResubmits));
+            return self.fail(host, DropReason::TooManyResubmits);
         }
         self.count_at(burst, bucket.counter);
         if let Some(port) = bucket.only_output {
@@ -138,58 +134,12 @@ impl<F: Frame> Walk<F> {
             return None;
         }
         self.flush(burst, host);
-        let saved = self.put_aside();
+        let saved = self.put_aside(Aside::Bucket);
         let position = self.position(steps, depth, level);
         let here = std::mem::replace(&mut self.at, position);
         self.stack.push(here);
         self.at.saved = Some(saved);
         None
-    }
-
-    fn put_aside(&mut self) -> Box<Saved<F>> {
-        let frame = self.frame.as_ref().and_then(Frame::duplicate);
-        match self.spare.pop() {
-            Some(mut saved) => {
-                saved.frame = frame;
-                saved.key = self.key;
-                saved.layers = self.layers;
-                saved.counted = self.counted;
-                saved.tracked = self.tracked;
-                saved.recirculated = self.recirculated;
-                saved.queue = self.queue;
-                saved
-            }
-            None => Box::new(Saved {
-                frame,
-                key: self.key,
-                layers: self.layers,
-                counted: self.counted,
-                tracked: self.tracked,
-                recirculated: self.recirculated,
-                packet_out: self.packet_out,
-                queue: self.queue,
-                set: ActionSet::default(),
-                values: Vec::new(),
-                running_set: None,
-                bucket: true,
-                fork: false,
-            }),
-        }
-    }
-
-    /// Restores what a bucket must not change.
-    #[cold]
-    pub(crate) fn leave_bucket(&mut self, mut saved: Box<Saved<F>>) {
-        self.frame = saved.frame.take();
-        self.key = saved.key;
-        self.layers = saved.layers;
-        self.counted = saved.counted;
-        self.tracked = saved.tracked;
-        self.recirculated = saved.recirculated;
-        self.queue = saved.queue;
-        if self.spare.len() < SPARE {
-            self.spare.push(saved);
-        }
     }
 
     /// Returns whether a bucket or a tracked copy is running, which alone `exit` ends.
@@ -208,19 +158,23 @@ impl<F: Frame> Walk<F> {
             self.go_back(burst, host);
             self.at.next = self.at.steps.get().len();
         }
-        if !self.at.is_bucket() {
+        if !self.at.is(Aside::Bucket) {
             self.set.clear();
         }
     }
 }
 
 impl<F> Position<F> {
-    fn is_bucket(&self) -> bool {
-        self.saved.as_ref().is_some_and(|saved| saved.bucket)
+    fn is(&self, by: Aside) -> bool {
+        self.saved.as_ref().is_some_and(|saved| saved.by == by)
     }
 
     fn confines(&self) -> bool {
-        (self.saved.as_ref()).is_some_and(|saved| saved.bucket || saved.fork)
+        self.is(Aside::Bucket) || self.is(Aside::Fork)
+    }
+
+    pub(super) fn is_fork(&self) -> bool {
+        self.is(Aside::Fork)
     }
 }
 

@@ -39,7 +39,7 @@ impl<F: Frame> Walk<F> {
                 if self.set(burst, host, Field::IpDscpShifted, &value, &mask) {
                     None
                 } else {
-                    Some(self.fail(host, DropReason::ActionFailed))
+                    self.fail(host, DropReason::ActionFailed)
                 }
             }
             Verdict::Drop => self.metered_out(burst, host),

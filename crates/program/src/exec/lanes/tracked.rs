@@ -1,5 +1,6 @@
 //! Lanes whose packets have been sent through the connection tracker.
 
+use crate::actions::PortNo;
 use crate::actions::block::ActionBlock;
 use crate::actions::connection::LaneTrack;
 use crate::burst::{LOOKUP_MAX, LaneSet, Members};
@@ -81,6 +82,7 @@ impl<F: Frame> Lanes<F> {
         let (lanes, frames, connections) = (&self.lanes, &self.frames, &mut self.connections);
         let mut edits = std::mem::take(&mut self.edits);
         let (mut leaving, again) = (LaneSet::EMPTY, self.tracked);
+        let with_nat = track.request().nat.is_some();
         let mut earlier = [Earlier::default(); LOOKUP_MAX];
         for lane in set.minus(set.minus(again)).iter() {
             earlier[lane] = connections[lane].earlier;
@@ -103,7 +105,7 @@ impl<F: Frame> Lanes<F> {
                         let (source, destination) = (Some(source), Some(destination));
                         edits.extend(edit(settled.protocol(), source, destination).zip(Some(lane)));
                     }
-                    (words_of_settled(settled), settled.earlier())
+                    (words_of_settled(settled), settled.earlier(with_nat))
                 }
                 Told::Other(tracked) => {
                     if !tracked.translation.is_empty() {
@@ -119,7 +121,7 @@ impl<F: Frame> Lanes<F> {
                             }
                         }
                     }
-                    (words_of(tracked), tracked.earlier())
+                    (words_of(tracked), tracked.earlier(with_nat))
                 }
             };
             let connection = &mut connections[lane];
@@ -148,9 +150,36 @@ impl<F: Frame> Lanes<F> {
     pub(super) fn untrack(&mut self, set: LaneSet) {
         for lane in set.minus(set.minus(self.tracked)).iter() {
             let connection = &mut self.connections[lane];
+            // As for walks: the tracker forgets only what rules see.
+            if connection.words != [0; CONNECTION_WORDS] {
+                connection.earlier = Earlier::default();
+            }
             connection.words = [0; CONNECTION_WORDS];
-            connection.earlier = Earlier::default();
         }
+    }
+
+    /// Sends lanes to a port behind which what the tracker has said of them is kept.
+    #[cold]
+    pub(super) fn carry<H: Host<F>>(
+        &mut self,
+        arrival: Arrival,
+        host: &mut H,
+        port: PortNo,
+        set: LaneSet,
+    ) {
+        for lane in set.iter() {
+            let Some(frame) = self.frames[lane].take() else {
+                continue;
+            };
+            let earlier = match self.tracked.contains(lane) {
+                true => self.connections[lane].earlier,
+                false => Earlier::default(),
+            };
+            host.carry(earlier);
+            let mut one = std::iter::once(frame);
+            host.output_run(arrival.in_port, port, arrival.mirrored, &mut one);
+        }
+        host.carry(Earlier::default());
     }
 }
 

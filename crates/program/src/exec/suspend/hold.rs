@@ -466,7 +466,7 @@ impl<F: Frame> Engine<F> {
             written &= walk.write_bits(&burst, host, *to, u128::from(*value));
         }
         let next = match held.wanted {
-            _ if !written => walk.fail(host, DropReason::ActionFailed),
+            _ if !written => walk.fail_or_go_on(&burst, host, DropReason::ActionFailed),
             None => walk.run(&burst, host),
             Some(wanted) => wanted.next(),
         };
@@ -614,7 +614,7 @@ impl<F: Frame> Engine<F> {
                     if let Some(to) = learn.result
                         && !walk.write_bits(burst, host, to, u128::from(done))
                     {
-                        return walk.fail(host, DropReason::ActionFailed);
+                        return walk.fail_or_go_on(burst, host, DropReason::ActionFailed);
                     }
                 }
                 Err(number) => {
@@ -718,7 +718,7 @@ impl<F: Frame> Engine<F> {
             self.waiting_for.bytes,
         );
         if count >= HELD_MAX || all + bytes > HELD_BYTES {
-            return walk.fail(host, DropReason::HeldTooMany);
+            return walk.fail_or_go_on(burst, host, DropReason::HeldTooMany);
         }
         let waiting = &mut self.waiting_for;
         let mut origin = waiting.origin.take().unwrap_or_else(|| {
