@@ -301,6 +301,64 @@ def connections_are_flushed_and_limited(lab):
             check(text in done.stderr, f"{name} {words}:", done.stderr)
 
 
+@test(timeout=120)
+def a_limit_of_zero_lets_no_connection_begin(lab):
+    """Of a zone, and of all zones without one; what has begun goes on."""
+    switch = lab.switch()
+    switch.bridge()
+    one, two = hosts(lab, switch)
+    switch.flows(*(rule.replace("ct(", "ct(zone=3,") for rule in FIREWALL))
+    server = Echo(two, 80)
+
+    def answered(port, wanted):
+        got = ask(one, "10.1.0.2", 80, socket.SOCK_DGRAM, port, 3 if wanted else 1)
+        equal(got, f"10.1.0.1 {port}" if wanted else None, f"port {port}")
+
+    answered(7001, True)
+    switch.appctl("dpctl/ct-set-limits", "zone=3,limit=0")
+    answered(7002, False)
+    answered(7001, True)
+    equal(len(connections(switch)), 1, "connections")
+    switch.appctl("dpctl/ct-del-limits", "zone=3")
+    answered(7003, True)
+    switch.appctl("dpctl/ct-set-limits", "default=0")
+    answered(7004, False)
+    switch.appctl("dpctl/ct-set-limits", "zone=3,limit=9")
+    answered(7005, True)
+    server.close()
+
+
+@test(timeout=120)
+def a_range_that_is_used_up_translates_no_more(lab):
+    """A new connection finds no free port. Here its packets are invalid; Open vSwitch sends them as
+    they are, as new, and logs that it could not translate them. What has begun goes on."""
+    switch = lab.switch()
+    switch.bridge()
+    one, two = hosts(lab, switch)
+    switch.flows(
+        "table=0,priority=10,arp,actions=NORMAL",
+        "table=0,priority=5,in_port=1,ip,actions=ct(commit,zone=3,nat(src=10.1.0.1:5000-5001),"
+        "table=1)",
+        "table=0,priority=5,in_port=2,ip,actions=ct(zone=3,nat,table=1)",
+        "cookie=1,table=1,priority=2,in_port=1,ip,ct_state=+trk+new-snat-inv,actions=drop",
+        "cookie=2,table=1,priority=2,ip,ct_state=+inv,actions=drop",
+        "table=1,priority=1,in_port=1,ip,actions=output:2",
+        "table=1,priority=1,in_port=2,ip,actions=output:1",
+    )
+    server = Echo(two, 80)
+    seen = [ask(one, "10.1.0.2", 80, socket.SOCK_DGRAM, port) for port in (7001, 7002)]
+    equal(sorted(seen), ["10.1.0.1 5000", "10.1.0.1 5001"], "what the server saw")
+    equal(ask(one, "10.1.0.2", 80, socket.SOCK_DGRAM, 7003, 1), None, "a third connection")
+    wanted = {1: 1, 2: 0} if switch.is_ovs else {1: 0, 2: 1}
+    becomes(
+        lambda: {rule: switch.rule_packets().get(rule, 0) for rule in wanted}, wanted, "packets"
+    )
+    equal(ask(one, "10.1.0.2", 80, socket.SOCK_DGRAM, 7001), seen[0], "the first connection")
+    if switch.is_ovs:
+        switch.expected.append("tuple space exhaustion")
+    server.close()
+
+
 @test(timeout=60)
 def rules_that_cannot_be_are_refused(lab):
     """Errors by type and code, as Open vSwitch has them, and the rules stay as they were."""
