@@ -334,11 +334,18 @@ impl Tracker {
     /// Sets the timeouts of a zone's connections, None for the default ones. Holds from each
     /// connection's next packet on.
     pub fn set_policy(&self, zone: u16, policy: Option<Policy>) {
+        self.set_policies([(zone, policy)]);
+    }
+
+    /// Sets the timeouts of several zones' connections. Locks each part of the table once.
+    pub fn set_policies(&self, changes: impl IntoIterator<Item = (u16, Option<Policy>)>) {
         self.change_policies(|policies| {
-            match policy {
-                Some(policy) => policies.zones.insert(zone, policy),
-                None => policies.zones.remove(&zone),
-            };
+            for (zone, policy) in changes {
+                match policy {
+                    Some(policy) => policies.zones.insert(zone, policy),
+                    None => policies.zones.remove(&zone),
+                };
+            }
         });
     }
 

@@ -41,6 +41,7 @@ use crate::wake::Wake;
 use crate::worker::{Command, Returns, RxPort, Shared};
 use conntrack::Tracker;
 use packet::Frame;
+use packet::flow_hash::Secret;
 use packet::io::QueueDrops;
 use program::Program;
 use program::actions::PortNo;
@@ -48,7 +49,6 @@ use program::epoch::Epoch;
 use program::table::Bridge;
 use std::any::Any;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -168,12 +168,6 @@ impl<F: Frame> PortRecord<F> {
     }
 }
 
-/// Returns a random secret.
-fn secret() -> [u64; 2] {
-    let random = RandomState::new();
-    [random.hash_one(0), random.hash_one(1)]
-}
-
 /// Bridges, ports and workers around a program; see the crate's documentation. Belongs to one
 /// thread.
 pub struct Datapath<F: Frame> {
@@ -232,7 +226,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 packet_outs_done: AtomicU64::new(0),
                 asked: Default::default(),
                 waiting_probes: Default::default(),
-                tracker: Arc::new(Tracker::new(secret())),
+                tracker: Arc::new(Tracker::new(Secret::random().0)),
                 fragments: crate::fragments::Table::new(),
             }),
             thread_init: options.thread_init,

@@ -19,9 +19,20 @@
 //!
 //! The hash is keyed: without the secret, nobody can construct packets with equal hashes.
 
+use std::hash::{BuildHasher, RandomState};
+
 /// The key of the hash, drawn at random and never disclosed.
 #[derive(Clone, Copy, Debug)]
 pub struct Secret(pub [u64; 2]);
+
+impl Secret {
+    /// Draws a secret from the system's random numbers.
+    pub fn random() -> Secret {
+        // The standard library draws the keys of its hash maps there.
+        let keys = RandomState::new();
+        Secret([keys.hash_one(0), keys.hash_one(1)])
+    }
+}
 
 const ETHERNET: usize = 14;
 const TYPE: usize = 12;

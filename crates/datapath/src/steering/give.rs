@@ -14,7 +14,6 @@ use packet::io::BURST;
 use packet::parse::prefetch;
 use rtrb::Producer;
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use steer::cores::CoreId;
@@ -178,12 +177,11 @@ pub(crate) struct Giver<F: Frame> {
 impl<F: Frame> Giver<F> {
     /// Creates it for a worker with this number, which keeps all its flows.
     pub fn new(own: usize, buckets: Arc<Buckets>) -> Giver<F> {
-        let random = RandomState::new();
         Giver {
             seen: buckets.changes.load(Ordering::Relaxed),
             buckets,
             own: own as u8,
-            secret: Secret([random.hash_one(0), random.hash_one(1)]),
+            secret: Secret::random(),
             to: Box::new([HERE; BUCKETS]),
             lanes: Vec::new(),
             parting: Vec::new(),

@@ -22,13 +22,15 @@ impl Switch {
     pub(super) fn set_timeouts(&self, timeouts: &Timeouts) -> Result<(), String> {
         let tracker = self.tracker().ok_or("the datapath does not run yet")?;
         let before = self.applied.borrow().timeouts.clone();
-        for zone in before.keys().filter(|zone| !timeouts.contains_key(zone)) {
-            tracker.set_policy(*zone, None);
-        }
-        for (zone, policy) in timeouts {
-            if before.get(zone) != Some(policy) {
-                tracker.set_policy(*zone, Some(*policy));
-            }
+        let gone = before.keys().filter(|zone| !timeouts.contains_key(zone));
+        let new = timeouts
+            .iter()
+            .filter(|(zone, policy)| before.get(zone) != Some(policy));
+        let gone = gone.map(|zone| (*zone, None));
+        let new = new.map(|(zone, policy)| (*zone, Some(*policy)));
+        let changes: Vec<_> = gone.chain(new).collect();
+        if !changes.is_empty() {
+            tracker.set_policies(changes);
         }
         Ok(())
     }
