@@ -8,7 +8,7 @@ import re
 import socket
 import time
 
-from harness import OPEN_VSWITCH, Failure, Skip, check, switchd_command, test, wait_for
+from harness import OPEN_VSWITCH, Failure, Skip, check, equal, switchd_command, test, wait_for
 from oracle import read_pcap
 from tracked_scenarios import scenarios
 
@@ -141,3 +141,70 @@ def shown(frames):
         return f"vlan {int(vlan[1], 16)} {vlan[3][24:]}" if vlan else text[28:]
 
     return {port: [one(each) for each in each_port] for port, each_port in frames.items()}
+
+
+LIMITS = (
+    ("get",),
+    ("set", "default=5"),
+    ("get",),
+    ("get", "zone=1"),
+    ("set", "zone=1,limit=0"),
+    ("get",),
+    ("set", "default=0"),
+    ("get",),
+    ("del", "zone=1"),
+    ("get",),
+    ("del", "zone=1,2"),
+    ("del", "zone=9"),
+    ("del",),
+    ("del", "x"),
+    ("del", "default"),
+    ("set",),
+    ("set", "default=x"),
+    ("set", "default="),
+    ("set", "default=4294967294"),
+    ("get",),
+    ("set", "zone=1,limit=7", "default=3"),
+    ("set", "default=3", "default=4"),
+    ("set", "default=3", "zone=1,limit=7", "zone=2,limit=0"),
+    ("get",),
+    ("set", "nodp", "default=6"),
+    ("get", "nodp"),
+    ("set", "zone=1"),
+    ("set", "zone=1,limit="),
+    ("set", "zone=1,limit=x"),
+    ("set", "limit=4"),
+    ("set", "zone=1,limit=4,more=3"),
+    ("set", "zone=1,limit=4", "zone=x,limit=3"),
+    ("get",),
+    ("set", "zone=65535,limit=1", "zone=0x10,limit=0x20"),
+    ("get", "zone=65535,16"),
+    ("get", "zone=3", "zone=4"),
+    ("get", "zone=3,"),
+    ("get", "zone=x"),
+    ("get", "default"),
+    ("del", "zone=16,65535"),
+    ("del", "zone=1", "zone=2"),
+    ("get", "zone=1,2,16,65535"),
+)
+
+
+@test(timeout=120)
+def limits_are_answered_as_by_open_vswitch(lab):
+    """dpctl/ct-set-limits, ct-get-limits and ct-del-limits, with and without errors."""
+    command = switchd_command()
+    if not os.path.exists(OPEN_VSWITCH):
+        raise Skip("Open vSwitch is not installed")
+    answers = []
+    for name, daemon in (("ours", command), ("theirs", switchd_command("ovs"))):
+        switch = Told(lab, name, daemon).switch
+        told = [
+            switch.appctl(f"dpctl/ct-{verb}-limits", *words, ok=False) for verb, *words in LIMITS
+        ]
+        # Errors begin with the daemon's name.
+        answers.append(
+            [re.sub(r"(?m)^(ovs-appctl: )?\S+: ", "", done.stdout + done.stderr) for done in told]
+        )
+        switch.stop()
+    for words, ours, theirs in zip(LIMITS, *answers, strict=True):
+        equal(sorted(ours.splitlines()), sorted(theirs.splitlines()), f"ct-*-limits {words}")

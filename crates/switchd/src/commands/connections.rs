@@ -83,7 +83,7 @@ pub(super) fn register(commands: &Commands) {
         },
     );
     let usage = "[dp] [default=L] [zone=N,limit=L]...";
-    with_tracker(
+    of_limits(
         commands,
         "ct-set-limits",
         usage,
@@ -91,21 +91,49 @@ pub(super) fn register(commands: &Commands) {
         set_limits,
     );
     let usage = "[dp] zone=N1[,N2...]";
-    with_tracker(
+    of_limits(
         commands,
         "ct-del-limits",
         usage,
         (1, 2),
         |tracker, words| {
-            let zones = words.iter().find_map(|word| word.strip_prefix("zone="));
-            for zone in zones_of(zones.ok_or("zone missing")?)? {
+            let zones = zones(words)?.ok_or("zone missing")?;
+            for zone in zones {
                 tracker.delete_zone_limit(zone);
             }
             Ok(String::new())
         },
     );
     let usage = "[dp] [zone=N1[,N2...]]";
-    with_tracker(commands, "ct-get-limits", usage, (0, 3), get_limits);
+    of_limits(commands, "ct-get-limits", usage, (0, 3), get_limits);
+}
+
+/// Registers a command about zones' limits, which is given the words behind the datapath's name.
+fn of_limits(
+    commands: &Commands,
+    name: &str,
+    usage: &str,
+    arguments: (usize, usize),
+    act: impl Fn(&Tracker, &[String]) -> Answer + 'static,
+) {
+    commands.answer(
+        &format!("dpctl/{name}"),
+        usage,
+        arguments,
+        move |switch, words| {
+            let words = match words.split_first() {
+                Some((first, rest))
+                    if !first.contains('=')
+                        && datapaths::checked(switch, std::slice::from_ref(first)).is_ok() =>
+                {
+                    rest
+                }
+                _ => words,
+            };
+            let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
+            act(&tracker, words).map_err(|error| invalid(switch, &error))
+        },
+    );
 }
 
 /// Registers a command that asks or sets something of the tracker.
@@ -316,25 +344,31 @@ fn part(text: &str) -> Result<Part, String> {
 
 fn set_limits(tracker: &Tracker, words: &[String]) -> Answer {
     let mut changes = Vec::new();
-    for word in words.iter().filter(|word| word.contains('=')) {
-        if let Some(limit) = word.strip_prefix("default=") {
-            let limit = limit.parse::<u32>();
-            changes.push((None, limit.map_err(|_| "invalid default limit")?));
-            continue;
-        }
+    let mut words = words;
+    if let Some((first, rest)) = words.split_first()
+        && let Some(limit) = first.strip_prefix("default=")
+    {
+        let limit = limit.parse::<u32>().map_err(|_| "invalid default limit")?;
+        changes.push((None, limit));
+        words = rest;
+    }
+    for word in words {
         let mut zone = None;
         let mut limit = None;
-        for item in word.split(',') {
+        for item in word.split(',').filter(|item| !item.is_empty()) {
             let (key, value) = item.split_once('=').unwrap_or((item, ""));
+            if value.is_empty() {
+                return Err(format!("field {key} missing value"));
+            }
+            let number = number(value).ok_or_else(|| format!("failed to parse field {key}"));
             match key {
                 "zone" => {
-                    let number = value.parse::<u16>();
-                    zone = Some(number.map_err(|_| "failed to parse field zone")?);
+                    let narrow = number.and_then(|number| {
+                        u16::try_from(number).map_err(|_| "failed to parse field zone".to_owned())
+                    });
+                    zone = Some(narrow?);
                 }
-                "limit" => {
-                    let number = value.parse::<u32>();
-                    limit = Some(number.map_err(|_| "failed to parse field limit")?);
-                }
+                "limit" => limit = Some(number?),
                 other => return Err(format!("invalid zone limit field: {other}")),
             }
         }
@@ -349,12 +383,19 @@ fn set_limits(tracker: &Tracker, words: &[String]) -> Answer {
     Ok(String::new())
 }
 
+/// Reads a number, decimal or hexadecimal.
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
 fn get_limits(tracker: &Tracker, words: &[String]) -> Answer {
     let usual = tracker.zone_limit(None).unwrap_or(0);
-    let zones = words.iter().find_map(|word| word.strip_prefix("zone="));
-    let limits = match zones {
+    let limits = match zones(words)? {
         None => tracker.zone_limits(),
-        Some(zones) => (zones_of(zones)?.into_iter())
+        Some(zones) => (zones.into_iter())
             .map(|zone| (zone, tracker.zone_limit(Some(zone)).unwrap_or(usual)))
             .collect(),
     };
@@ -366,7 +407,25 @@ fn get_limits(tracker: &Tracker, words: &[String]) -> Answer {
     Ok(text)
 }
 
-fn zones_of(text: &str) -> Result<Vec<u16>, String> {
-    let zone = |zone: &str| zone.parse::<u16>().map_err(|_| "invalid zone".to_owned());
-    text.split(',').map(zone).collect()
+/// Reads the word that names zones, if there is one.
+fn zones(words: &[String]) -> Result<Option<Vec<u16>>, String> {
+    let word = match words {
+        [] => return Ok(None),
+        [word] => word,
+        // The first should have named a datapath.
+        _ => return Err("datapath not found".into()),
+    };
+    let Some(list) = word.strip_prefix("zone=") else {
+        return Err(format!("invalid argument {word}"));
+    };
+    let zone = |text: &str| {
+        let zone = number(text).and_then(|number| u16::try_from(number).ok());
+        zone.ok_or_else(|| "invalid zone".to_owned())
+    };
+    let items = list.split([',', ' ']).filter(|item| !item.is_empty());
+    let zones: Vec<u16> = items.map(zone).collect::<Result<_, _>>()?;
+    match zones[..] {
+        [] => Err("invalid zone".into()),
+        _ => Ok(Some(zones)),
+    }
 }
