@@ -249,3 +249,133 @@ PACKET_OUTS = (
     ("br0", "in_port=1,udp", "foo"),
     ("br0", "in_port=1", "output:xx"),
 )
+
+UDP = (
+    "in_port=1,udp,nw_src=1.1.1.1,nw_dst=2.2.2.2,nw_ttl=64,udp_src=1,udp_dst=2,"
+    "dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02"
+)
+TCP = UDP.replace("udp", "tcp")
+ICMP = "in_port=1,icmp,nw_src=1.1.1.1,nw_dst=2.2.2.2,nw_ttl=64,icmp_type=8"
+TCP6 = "in_port=1,tcp6,ipv6_src=fd00::5,ipv6_dst=fd00::6,tcp_dst=8080,nw_ttl=9"
+
+
+def following(*states):
+    """The options that give a traced packet's connections these states."""
+    return tuple(word for state in states for word in ("--ct-next", state))
+
+
+# Packets that are tracked: rules of br0, rules of br1, packets with options. No rule sends a packet
+# back to a table that tracks it: Open vSwitch would follow it for ever.
+TRACKED = (
+    (
+        (
+            "table=0,ip,actions=ct(table=1,zone=5)",
+            "table=1,ct_state=+trk+new,ip,actions=ct(commit,zone=5),output:11",
+            "table=1,ct_state=+trk+est,ip,actions=output:11",
+        ),
+        (
+            "table=0,ct_state=+trk,ip,actions=output:1",
+            "table=0,ct_state=-trk,ip,actions=ct(table=1,zone=5)",
+            "table=1,ct_state=+est,ip,actions=output:1",
+            "table=1,ct_state=+new,ip,actions=drop",
+        ),
+        (
+            (UDP,),
+            (UDP, *following("trk,est")),
+            (UDP, *following("trk,est", "trk,est,rpl")),
+            (UDP, *following("trk,inv")),
+            (TCP, *following("trk,new", "trk,new", "trk,new")),
+            (TCP, "-generate"),
+            (TCP, "--names"),
+        ),
+    ),
+    (
+        (
+            "table=0,ip,actions=ct(commit,zone=5,nat(src=10.0.0.1-10.0.0.9:100-200,random),"
+            "exec(set_field:5->ct_mark,set_field:0x77/0xff->ct_label)),"
+            "ct(commit,nat(dst=10.0.0.1:80,persistent,hash),table=3),output:11,ct_clear,output:2",
+            "table=3,ip,actions=output:3",
+        ),
+        ("ip,actions=ct(table=1)", "table=1,ip,ct_state=+new,actions=output:1"),
+        ((UDP,), (TCP, *following("trk,est,dnat")), (ICMP,), (UDP, "--names")),
+    ),
+    (
+        (
+            "table=0,ip,actions=ct(force,commit,zone=NXM_NX_REG0[0..15],exec("
+            "move:NXM_OF_ETH_SRC[]->NXM_NX_CT_LABEL[0..47]))",
+            "table=0,ipv6,actions=ct(commit,nat(dst=[fd00::1]:80),table=9)",
+            "table=9,ipv6,actions=output:3",
+        ),
+        (),
+        ((UDP,), (TCP6,), (TCP6, *following("trk,est,rpl"))),
+    ),
+    (
+        (
+            "table=0,ip,actions=load:5->NXM_NX_REG0[],load:7->OXM_OF_METADATA[],"
+            "load:9->NXM_NX_TUN_ID[],push:NXM_NX_REG0[],dec_ttl,"
+            "ct(table=1,zone=NXM_NX_REG0[0..15],commit),output:3,write_actions(output:2)",
+            "table=1,ip,reg0=5,metadata=7,actions=pop:NXM_NX_REG1[],output:NXM_NX_REG1[],"
+            "output:1,output:3",
+        ),
+        (),
+        ((UDP,), (UDP, *following("trk,est"))),
+    ),
+    (
+        (
+            "table=0,ip,actions=ct(commit,force,nat(src=1.1.1.9),exec(set_field:0x1/0xf->ct_mark,"
+            "set_field:0x123456789abcdef0123456789abcdef0->ct_label),table=1)",
+            "table=1,ip,ct_state=+trk+snat,actions=output:2",
+            "table=1,priority=1,ip,actions=ct(nat,table=2)",
+            "table=2,ip,ct_state=+est,actions=ct_clear,output:2",
+            "table=2,ip,ct_state=+new,actions=clone(ct(table=3),output:3),output:2",
+        ),
+        (),
+        (
+            (UDP,),
+            (TCP, *following("trk,new,snat")),
+            (TCP, *following("trk,est", "trk,est,rpl", "trk,inv")),
+            (ICMP, *following("trk,rel")),
+        ),
+    ),
+    (
+        (
+            "table=0,ip,actions=ct(table=1,zone=1),ct(table=2,zone=2),ct_clear,output:3",
+            "table=1,ip,ct_zone=1,ct_state=+new,actions=ct_clear,ct(commit,zone=1),ct_clear,"
+            "output:2",
+            "table=1,ct_state=+est,ip,actions=ct(table=2,zone=3)",
+            "table=2,ct_state=+est,ip,actions=mod_nw_src:9.9.9.9,output:2",
+        ),
+        (),
+        (
+            (UDP,),
+            (UDP, *following("trk,est", "trk,new", "trk,est")),
+            (UDP, *following("trk,est", "trk,est", "trk,est")),
+        ),
+    ),
+    (
+        (
+            "table=0,ip,actions=resubmit(,5),output:3",
+            "table=5,ip,actions=ct(table=6),output:2",
+            "table=6,ip,actions=resubmit(,7),normal",
+            "table=7,ip,actions=set_field:8.8.8.8->ip_dst,output:2",
+        ),
+        ("priority=1,actions=output:1",),
+        ((UDP,), (UDP, "--names"), (UDP, "-generate")),
+    ),
+    (
+        (
+            "table=0,ip,actions=ct(table=2),output:3",
+            "table=2,ip,actions=output:2,resubmit(,2)",
+        ),
+        (),
+        ((UDP,),),
+    ),
+    (
+        (
+            "table=0,ip,actions=output:11,output:2",
+            "table=1,ip,actions=output:3",
+        ),
+        ("ip,actions=ct(commit,zone=9),dec_ttl,output:1",),
+        ((UDP,), (TCP,)),
+    ),
+)

@@ -218,9 +218,6 @@ pub struct Surroundings<'s> {
     /// Whether the caller carries out what the packet learns; if not, the story says that it is
     /// ignored.
     pub learns: bool,
-    /// The states (`ct_state`) of the connections that the packet is tracked in, one after the
-    /// other; after these, new ones.
-    pub states: &'s [u32],
 }
 
 impl Default for Surroundings<'_> {
@@ -230,7 +227,6 @@ impl Default for Surroundings<'_> {
             live: &|_| true,
             hides_fragment_ports: false,
             learns: false,
-            states: &[],
         }
     }
 }
@@ -238,7 +234,8 @@ impl Default for Surroundings<'_> {
 /// Evaluates a packet received by a port, or a packet-out if there are `actions`, and reports the
 /// steps. The packet comes with the metadata of `key` (ingress port, registers, tunnel and so on).
 /// If the key has an Ethertype of zero, or a TCI without its present bit, which no frame can have,
-/// the packet is treated as having it.
+/// the packet is treated as having it. Connections are not looked up: the story tells with which
+/// state a tracked packet is to go on ([`story::Fork`]), in a story of its own ([`resume`]).
 pub fn trace(
     pipeline: &Pipeline,
     key: &FlowKey,
@@ -250,7 +247,6 @@ pub fn trace(
     machine.live = surroundings.live;
     machine.hides_fragment_ports = surroundings.hides_fragment_ports;
     machine.learns = surroundings.learns;
-    machine.states = surroundings.states;
     machine.no_type = key.u16(at::ETH_TYPE) == 0;
     machine.bare_tci = match key.u16(at::VLAN_TCI) {
         tci if tci & TAG_PRESENT == 0 => tci,
@@ -258,6 +254,7 @@ pub fn trace(
     };
     machine.parse_again();
     let before = machine.key;
+    let received = machine.packet.bytes().to_vec();
     machine.teller = Some(Teller::new());
     match actions {
         Some(actions) => machine.begin_list(actions),
@@ -267,7 +264,37 @@ pub fn trace(
     if !machine.stopped && !cut_short {
         machine.run_own_set();
     }
-    let story = machine.story(before);
+    let story = machine.story(before, received);
+    machine.stopped = true; // the action set has run
+    (machine.finish(), story)
+}
+
+/// Goes on with a packet that a traced `ct` has forked, in the same bridge. `state` is the
+/// `ct_state` that it finds, `recirculation` the number of its pass.
+pub fn resume(
+    pipeline: &Pipeline,
+    fork: &story::Fork,
+    state: u32,
+    recirculation: u32,
+    surroundings: Surroundings<'_>,
+) -> (Outcome, Story) {
+    let mut machine = Machine::new(pipeline, &fork.key, &fork.bytes);
+    machine.live = surroundings.live;
+    machine.hides_fragment_ports = surroundings.hides_fragment_ports;
+    machine.learns = surroundings.learns;
+    (machine.set, machine.stack) = (fork.set.clone(), fork.stack.clone());
+    machine.queue = fork.queue;
+    machine.key.set_u32(at::CT_STATE, state);
+    machine.key.set_u32(at::RECIRC_ID, recirculation);
+    machine.translate_as_told(fork.nat.as_ref());
+    let before = machine.key;
+    let frame = machine.packet.bytes().to_vec();
+    machine.teller = Some(Teller::new());
+    machine.look_up(fork.table, fork.key.u32(at::IN_PORT), true, 0);
+    if !machine.is_over() {
+        machine.run_own_set();
+    }
+    let story = machine.story(before, frame);
     machine.stopped = true; // the action set has run
     (machine.finish(), story)
 }
@@ -357,8 +384,6 @@ struct Machine<'p> {
     counted: usize,
     /// The connection tracker, where packets are really tracked.
     tracker: Option<TrackBy<'p>>,
-    /// What a traced packet's connections are said to be, one after the other; after these, new.
-    states: &'p [u32],
     /// Whether the next lookup is by the connection's first packet.
     by_first_packet: bool,
     /// How often the packet has continued behind the tracker.
@@ -398,7 +423,6 @@ impl<'p> Machine<'p> {
             counted: frame.len(),
             packet_out: false,
             tracker: None,
-            states: &[],
             by_first_packet: false,
             recirculated: 0,
             tracked: Earlier::default(),

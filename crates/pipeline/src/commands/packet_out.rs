@@ -13,7 +13,11 @@ use openflow::{Message, Version};
 use packet::key::at;
 use packet::{Field, FlowKey, Match, WordSet, parse};
 use program::actions::OpList;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Most passes behind `ct` in which a packet-out is looked at for what it learns.
+const MAX_PASSES: u32 = 64;
 
 /// A packet-out, checked and compiled.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,9 +89,21 @@ impl Pipeline {
         // zero.
         key.set_u16(at::ETH_TYPE, NO_ETHERTYPE);
         let actions = Some(message.actions.as_slice());
-        let (told, _) = twin::trace(self, &key, &message.data, actions, surroundings);
+        let (told, story) = twin::trace(self, &key, &message.data, actions, surroundings);
+        let mut learned = told.learned;
+        // Tracked packets go on as those of new connections.
+        let mut waiting = VecDeque::from(story.forks());
+        for pass in 1..=MAX_PASSES {
+            let Some(fork) = waiting.pop_front() else {
+                break;
+            };
+            let state = conntrack::state::TRACKED | conntrack::state::NEW;
+            let (told, story) = twin::resume(self, &fork, state, pass, surroundings);
+            learned.extend(told.learned);
+            waiting.extend(story.forks());
+        }
         let mut outcome = FlowModOutcome::default();
-        for change in &told.learned {
+        for change in &learned {
             if let Ok(learned) = self.flow_mod(change, Version::V1_0, now) {
                 outcome.extend(learned);
             }

@@ -1,11 +1,13 @@
-//! Connection tracking. A packet under test asks the tracker that its surroundings have; a traced
-//! one is given states, because tracing must not touch connections.
+//! Connection tracking. A packet under test asks the tracker that its surroundings have. Tracing
+//! must not touch connections: its story ends where the packet is tracked, and says with what it is
+//! to go on.
 
+use super::story::{Fork, TrackedCopy, What};
 use super::{At, Machine, ones};
 use crate::compile::connection::{helper, nat};
 use conntrack::{Earlier, Masked, Request, Tracked, state};
 use openflow::action::{Action, Subfield};
-use openflow::conntrack::{Ct, CtZone};
+use openflow::conntrack::{Ct, CtZone, Nat, NatDirection};
 use packet::key::at;
 use packet::{Field, Value};
 use program::exec::MAX_RESUBMITS;
@@ -25,6 +27,9 @@ impl Machine<'_> {
             CtZone::Number(zone) => *zone,
             CtZone::Field(part) => self.read(part) as u16,
         };
+        if self.teller.is_some() {
+            return self.tell_tracking(ct, zone);
+        }
         let (mark, label) = self.connection_writes(ct);
         let nat = nat(ct);
         let request = Request {
@@ -41,7 +46,11 @@ impl Machine<'_> {
         };
         let tracked = match self.tracker {
             Some(track) => track(self.packet.bytes(), self.tracked, &request),
-            None => self.supposed(zone, ct.table.is_some()),
+            None => Tracked {
+                state: state::TRACKED | state::NEW,
+                zone,
+                ..Tracked::default()
+            },
         };
         let earlier = tracked.earlier(request.nat.is_some());
         self.translate(&tracked);
@@ -107,6 +116,7 @@ impl Machine<'_> {
     pub(super) fn forget_connection(&mut self) {
         if self.key.u32(at::CT_STATE) != 0 {
             self.tracked = Earlier::default();
+            self.say(|| What::Untracked);
         }
         self.clear_connection();
     }
@@ -153,25 +163,107 @@ impl Machine<'_> {
         (mark, label)
     }
 
-    /// Returns the state that a traced packet is given.
-    fn supposed(&mut self, zone: u16, goes_on: bool) -> Tracked {
-        let new = state::TRACKED | state::NEW;
-        let state = match self.states.split_first() {
-            Some((first, others)) if goes_on => {
-                self.states = others;
-                *first
-            }
-            _ => new,
-        };
-        Tracked {
-            state,
-            zone,
-            ..Tracked::default()
+    /// Tells of a `ct` that a traced packet meets.
+    fn tell_tracking(&mut self, ct: &Ct, zone: u16) {
+        let before = self.key;
+        let (bytes, now) = (self.packet.bytes().to_vec(), self.key);
+        if ct.actions.is_empty() {
+            self.say(|| What::Nothing);
         }
+        for action in &ct.actions {
+            self.say(|| What::Action(action.clone()));
+            match action {
+                Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
+                Action::Load { dst, value } => self.write(dst, (*value).into()),
+                Action::Move { src, dst } => {
+                    let value = self.read(src);
+                    self.write(dst, value);
+                    self.explain_written(dst);
+                }
+                _ => {}
+            }
+        }
+        let written = self.key;
+        self.key = before;
+        let (mark, label) = self.connection_writes(ct);
+        let nat = ct.actions.iter().find_map(|action| match action {
+            Action::Nat(nat) => Some(**nat),
+            _ => None,
+        });
+        let fork = ct.table.map(|table| {
+            let mut key = written;
+            key.set_u16(at::CT_ZONE, zone);
+            self.copied += bytes.len();
+            Fork {
+                table,
+                key,
+                bytes: bytes.clone(),
+                nat,
+                set: self.set.clone(),
+                stack: self.stack.clone(),
+                queue: self.queue,
+            }
+        });
+        let copy = TrackedCopy {
+            bytes,
+            key: now,
+            commit: ct.commit,
+            force: ct.force,
+            zone,
+            mark: (mark.value as u32, mark.mask as u32),
+            label: (label.value, label.mask),
+            alg: ct.alg,
+            nat,
+            fork,
+        };
+        self.say(|| What::Tracked(Box::new(copy)));
+        if let Some(table) = ct.table {
+            self.say(|| {
+                What::Detail(format!(
+                    "A clone of the packet is forked to recirculate. The forked pipeline will be \
+                     resumed at table {table}."
+                ))
+            });
+        }
+        self.say(|| {
+            What::Detail(
+                "Sets the packet to an untracked state, and clears all the conntrack fields."
+                    .into(),
+            )
+        });
+        self.clear_connection();
+    }
+
+    /// Writes the lowest addresses and ports of a translation, as Open vSwitch's traces do.
+    pub(super) fn translate_as_told(&mut self, nat: Option<&Nat>) {
+        let Some(Nat {
+            direction: Some(direction),
+            range: Some(range),
+            ..
+        }) = nat
+        else {
+            return;
+        };
+        let end = Some((range.min, range.min_port));
+        let translation = match direction {
+            NatDirection::Source => conntrack::Translation {
+                source: end,
+                ..Default::default()
+            },
+            NatDirection::Destination => conntrack::Translation {
+                destination: end,
+                ..Default::default()
+            },
+        };
+        self.translate_ends(&translation, range.min_port != 0);
     }
 
     /// Writes translated addresses and ports.
     fn translate(&mut self, tracked: &Tracked) {
+        self.translate_ends(&tracked.translation, true);
+    }
+
+    fn translate_ends(&mut self, translation: &conntrack::Translation, with_ports: bool) {
         let protocol = self.key.u8(at::IP_PROTO);
         let ports = match protocol {
             6 => [Some(Field::TcpSrc), Some(Field::TcpDst)],
@@ -180,14 +272,9 @@ impl Machine<'_> {
             _ => [None, None],
         };
         let ends = [
+            (translation.source, Field::Ipv4Src, Field::Ipv6Src, ports[0]),
             (
-                tracked.translation.source,
-                Field::Ipv4Src,
-                Field::Ipv6Src,
-                ports[0],
-            ),
-            (
-                tracked.translation.destination,
+                translation.destination,
                 Field::Ipv4Dst,
                 Field::Ipv6Dst,
                 ports[1],
@@ -201,7 +288,7 @@ impl Machine<'_> {
                 IpAddr::V4(address) => self.whole(ipv4, u32::from(address).into()),
                 IpAddr::V6(address) => self.whole(ipv6, address.into()),
             }
-            if let Some(field) = port_field {
+            if let Some(field) = port_field.filter(|_| with_ports) {
                 self.whole(field, port.into());
             }
         }

@@ -15,6 +15,7 @@
 
 use super::{Effect, Machine};
 use openflow::action::{Action, Instruction, Subfield};
+use openflow::conntrack::Nat;
 use packet::key::at;
 use packet::{Field, FlowKey, Match, Value};
 
@@ -61,12 +62,87 @@ pub enum What {
     Bucket(String),
     /// Something left the tables; with the key at that time.
     Effect(Box<(Effect, FlowKey)>),
+    /// The packet goes through the connection tracker. Appears below the [`What::Action`].
+    Tracked(Box<TrackedCopy>),
+    /// `ct_clear` made the packet untracked.
+    Untracked,
+    /// Where actions would stand, there are none.
+    Nothing,
     /// A line that explains.
     Detail(String),
     /// A line about something unusual.
     Warning(String),
     /// A line about what ended the walk.
     Error(String),
+}
+
+/// What a `ct` asks for, with the packet as it is then.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TrackedCopy {
+    /// The packet.
+    pub bytes: Vec<u8>,
+    /// Its key.
+    pub key: FlowKey,
+    /// Whether the connection is committed.
+    pub commit: bool,
+    /// Whether this packet begins it anew.
+    pub force: bool,
+    /// The zone.
+    pub zone: u16,
+    /// What is written to the mark, and its mask.
+    pub mark: (u32, u32),
+    /// What is written to the label, and its mask.
+    pub label: (u128, u128),
+    /// The port of the application's protocol, 0 for none.
+    pub alg: u16,
+    /// The translation.
+    pub nat: Option<Nat>,
+    /// What goes on in a table.
+    pub fork: Option<Fork>,
+}
+
+/// A tracked packet that goes on in a table, in a story of its own ([`super::resume`]).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fork {
+    /// The table.
+    pub table: u8,
+    /// The packet's key; its `ct_state` is not known yet.
+    pub key: FlowKey,
+    /// The packet.
+    pub bytes: Vec<u8>,
+    /// The translation that it undergoes.
+    pub nat: Option<Nat>,
+    pub(super) set: Vec<Action>,
+    pub(super) stack: Vec<u128>,
+    pub(super) queue: Option<u32>,
+}
+
+impl Fork {
+    /// Returns whether the rest of the pipeline cannot tell the packets apart, so that Open
+    /// vSwitch gives both the same number: the headers are not looked at.
+    pub fn goes_on_as(&self, other: &Fork) -> bool {
+        const KEPT: [Field; 10] = [
+            Field::InPort,
+            Field::Metadata,
+            Field::Xxreg0,
+            Field::Xxreg1,
+            Field::Xxreg2,
+            Field::Xxreg3,
+            Field::TunId,
+            Field::TunSrc,
+            Field::TunDst,
+            Field::TunFlags,
+        ];
+        let kept = |fork: &Fork, field: Field| {
+            let def = field.def();
+            fork.key.bytes()[def.offset..def.offset + def.bytes].to_vec()
+        };
+        self.table == other.table
+            && (&self.set, &self.stack) == (&other.set, &other.stack)
+            && KEPT
+                .iter()
+                .all(|field| kept(self, *field) == kept(other, *field))
+    }
 }
 
 /// A step and the steps it led to, in order.
@@ -90,8 +166,25 @@ pub struct Story {
     pub before: Box<FlowKey>,
     /// The key at the end.
     pub after: Box<FlowKey>,
+    /// The packet's bytes at the beginning.
+    pub frame: Vec<u8>,
     /// The packet's bytes at the end.
     pub bytes: Vec<u8>,
+}
+
+impl Story {
+    /// Returns the tracked packets that go on in stories of their own, in order.
+    pub fn forks(&self) -> Vec<Fork> {
+        let mut forks = Vec::new();
+        let mut waiting: Vec<&Step> = self.steps.iter().rev().collect();
+        while let Some(step) = waiting.pop() {
+            if let What::Tracked(copy) = &step.what {
+                forks.extend(copy.fork.clone());
+            }
+            waiting.extend(step.steps.iter().rev());
+        }
+        forks
+    }
 }
 
 /// Returns the layer of a byte of the key: 0 metadata, then link, network and transport.
@@ -360,7 +453,7 @@ impl Machine<'_> {
     }
 
     /// Returns the story, at the end.
-    pub(super) fn story(&mut self, before: FlowKey) -> Story {
+    pub(super) fn story(&mut self, before: FlowKey, frame: Vec<u8>) -> Story {
         let mut steps = Vec::new();
         let mut looked_at = Box::new(FlowKey::ZERO);
         if let Some(mut teller) = self.teller.take() {
@@ -373,6 +466,7 @@ impl Machine<'_> {
             looked_at,
             before: Box::new(before),
             after: Box::new(self.key),
+            frame,
             bytes: self.packet.bytes().to_vec(),
         }
     }

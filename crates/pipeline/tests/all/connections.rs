@@ -3,11 +3,12 @@
 
 use crate::common::outside::{Outside, To};
 use crate::common::{Switch, effects};
-use conntrack::{Earlier, Request, Tracked, Tracker};
+use conntrack::{Earlier, Request, Tracked, Tracker, state};
 use openflow::parse;
+use packet::key::at;
 use packet::parse::Layers;
 use packet::{FlowKey, HeapFrame, WordSet};
-use pipeline::twin::{self, Effect};
+use pipeline::twin::{self, Effect, Surroundings};
 use program::actions::ToController;
 use program::exec::Engine;
 use program::host::{Context, DropReason};
@@ -485,7 +486,7 @@ fn a_failure_ends_the_tracked_copy_only() {
         (
             [
                 "table=0,ip,actions=clone(ct(table=1),output:2),resubmit(,2)",
-                "table=1,ip,actions=write_actions(output:3),resubmit(,1)",
+                "table=1,ip,actions=resubmit(,1),write_actions(output:3)",
                 "table=2,ip,actions=output:4",
             ],
             vec![2, 4],
@@ -519,6 +520,40 @@ fn a_failure_ends_the_tracked_copy_only() {
         assert_eq!(comparable(&notes.effects), comparable(&outcome.effects));
         assert_eq!(ports(&notes.effects), wanted);
         assert_eq!(notes.drops, [DropReason::TooManyResubmits]);
+    }
+}
+
+/// A traced packet that is tracked goes on in a story of its own, with the state that it is given
+/// and the lowest address and port of its translation.
+#[test]
+fn a_traced_packet_goes_on_in_another_story() {
+    let switch = Rules::of([
+        "table=0,ip,actions=ct(commit,table=1,zone=5,nat(dst=10.0.0.8-10.0.0.9:90-99),\
+         exec(set_field:7->ct_mark)),output:2",
+        "table=1,priority=2,udp,ct_state=+est,ct_zone=5,ct_mark=7,nw_dst=10.0.0.8,tp_dst=90,\
+         actions=ct_clear,output:3",
+        "table=1,priority=1,ip,actions=output:4",
+    ])
+    .switch();
+    let mut key = FlowKey::ZERO;
+    key.set_u32(at::IN_PORT, REQUEST.in_port);
+    key.set_u16(at::ETH_TYPE, 0x0800);
+    let bytes = REQUEST.bytes();
+    let surroundings = Surroundings::default();
+    let (outcome, story) = twin::trace(&switch.pipeline, &key, &bytes, None, surroundings);
+    assert_eq!(ports(&outcome.effects), [2]);
+    let forks = story.forks();
+    assert_eq!(forks.len(), 1);
+    for (state, port) in [
+        (state::TRACKED | state::ESTABLISHED, 3),
+        (state::TRACKED | state::NEW, 4),
+    ] {
+        let (outcome, story) = twin::resume(&switch.pipeline, &forks[0], state, 9, surroundings);
+        assert_eq!(ports(&outcome.effects), [port]);
+        assert_eq!(story.before.u32(at::RECIRC_ID), 9);
+        assert_eq!(story.before.u32(at::CT_STATE), state);
+        assert!(story.forks().is_empty());
+        assert_eq!(story.frame[30..34], [10, 0, 0, 8]);
     }
 }
 

@@ -39,6 +39,9 @@ fn sketch(steps: &[Step]) -> String {
             What::ActionSet => "set".into(),
             What::Copy(_) => "copy".into(),
             What::Effect(_) => "effect".into(),
+            What::Tracked(_) => "tracked".into(),
+            What::Untracked => "untracked".into(),
+            What::Nothing => "nothing".into(),
             What::Bucket(text) | What::Detail(text) | What::Warning(text) | What::Error(text) => {
                 text.clone()
             }

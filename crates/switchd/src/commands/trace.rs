@@ -5,13 +5,14 @@
 //!
 //! [`request`] reads the arguments; [`walk`] follows the packet from bridge to bridge: the twin
 //! (`pipeline::twin`) tells what the rules of one bridge do, the datapath what `NORMAL`, floods and
-//! mirrors would do; [`actions`] writes the outputs as Open vSwitch's datapath actions; [`print`]
-//! lays it all out.
+//! mirrors would do; [`passes`] has what goes on behind `ct`; [`actions`] writes the outputs as
+//! Open vSwitch's datapath actions; [`print`] lays it all out.
 //!
 //! Datapath flows are not cached here, so there is no megaflow. The line that Open vSwitch labels
 //! `Megaflow` shows which bits the outcome depended on.
 
 mod actions;
+mod passes;
 mod print;
 mod request;
 mod tunnel;
@@ -79,11 +80,19 @@ fn trace(
 ) -> String {
     numbers.refresh(switch);
     let mut walk = walk::Walk::new(switch, numbers, request);
-    let told = walk.first(actions);
+    let names = names(&request.bridge, request.names);
     let mut text = String::new();
-    openflow::format::with_names(&names(&request.bridge, request.names), || {
-        text = print::all(&told);
-    });
+    let mut add = |heading: &str, told: print::Told| {
+        text += heading;
+        openflow::format::with_names(&names, || text += &print::all(&told));
+    };
+    add("", walk.first(actions));
+    while let Some((heading, told)) = walk.follow_next() {
+        add(&heading, told);
+    }
+    if walk.passes_left() > 0 {
+        text += "\nToo many passes to be told of all.\n";
+    }
     text
 }
 

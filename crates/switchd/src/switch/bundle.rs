@@ -350,7 +350,6 @@ impl Bridge {
                 live: &live,
                 hides_fragment_ports: self.fragments.get() == Fragments::Normal,
                 learns: true,
-                states: &[],
             };
             let mut pipeline = self.pipeline.borrow_mut();
             let outcome = pipeline.teach(packet, &program, surroundings, now);

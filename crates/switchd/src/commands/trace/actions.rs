@@ -137,6 +137,20 @@ impl Actions {
         &self.written
     }
 
+    /// Returns the present state, for [`Actions::enclose`].
+    pub fn checkpoint(&self) -> (Headers, usize) {
+        (self.written.clone(), self.list.len())
+    }
+
+    /// Has all actions since then work on a copy.
+    pub fn enclose(&mut self, (written, length): (Headers, usize)) {
+        let inside = self.list.split_off(length);
+        if !inside.is_empty() {
+            self.list.push(format!("clone({})", inside.join(",")));
+        }
+        self.written = written;
+    }
+
     /// Goes back to headers that the packet had before.
     pub fn start_from(&mut self, before: Headers) {
         self.written = before;

@@ -219,11 +219,17 @@ fn print(matching: &Match) -> String {
 
 /// Returns all that is known about a packet, as a flow.
 pub(super) fn flow(key: &FlowKey) -> String {
-    let mut matching = Match::any();
+    let (mut first, mut matching) = (Match::any(), Match::any());
+    // A flow of the datapath, which recirculates, says that it has an Ethernet header.
+    let recirculated = key.u32(at::RECIRC_ID) != 0;
     for field in METADATA {
         let def = field.def();
         if key.bytes()[def.offset..def.offset + def.bytes] != vec![0; def.bytes][..] {
-            exact(&mut matching, key, *field);
+            let target = match recirculated {
+                true => &mut first,
+                false => &mut matching,
+            };
+            exact(target, key, *field);
         }
     }
     // Registers are printed one by one, 32 bits each.
@@ -273,7 +279,10 @@ pub(super) fn flow(key: &FlowKey) -> String {
             text += &format!(",mpls_lse{}={}", index + 1, pair[1]);
         }
     }
-    text
+    match recirculated {
+        true => format!("{},eth,{text}", print(&first)),
+        false => text,
+    }
 }
 
 /// Returns the bits that the outcome depended on. Ingress port, Ethertype and whether the packet is

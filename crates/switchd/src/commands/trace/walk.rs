@@ -1,10 +1,11 @@
-//! Follows a packet from bridge to bridge.
+//! Follows a packet from bridge to bridge, and in further passes where it was tracked.
 
 use super::super::datapaths::Numbers;
 use super::actions::{Actions, Headers};
-use super::names;
+use super::passes::Passes;
 use super::print::{Kind, Node, Told};
 use super::request::Request;
+use super::{names, passes};
 use crate::switch::{Bridge, Switch};
 use datapath::vlan::{Ethernet, Tag};
 use datapath::{Copy, DropReason, NormalDecision, PortId, WayOut};
@@ -14,7 +15,7 @@ use openflow::message::Fragments;
 use openflow::port::{self, PortNo};
 use packet::FlowKey;
 use packet::key::at;
-use pipeline::twin::story::{MAX_STEPS, Step, What};
+use pipeline::twin::story::{MAX_STEPS, Step, TrackedCopy, What};
 use pipeline::twin::{self, Effect, Sent, Surroundings};
 use program::actions::PacketInReason;
 use std::rc::Rc;
@@ -45,6 +46,8 @@ pub(super) struct Walk<'s> {
     told: usize,
     nested: u32,
     userspace: u32,
+    /// Tracked packets that go on in a pass of their own.
+    passes: Passes,
     /// Whether the current step is the last.
     pub(super) at_end: bool,
 }
@@ -73,6 +76,7 @@ impl<'s> Walk<'s> {
             told: 0,
             nested: 0,
             userspace: 0,
+            passes: Passes::new(&request.states),
             at_end: true,
         }
     }
@@ -81,6 +85,66 @@ impl<'s> Walk<'s> {
     pub fn first(&mut self, actions: Option<&[Action]>) -> Told {
         let request = self.request;
         let (node, story) = self.bridge(&request.bridge, &request.key, &request.frame, actions);
+        self.told(node, story)
+    }
+
+    /// Follows the next tracked packet, if one is left: the lines above its trace, and the trace.
+    pub fn follow_next(&mut self) -> Option<(String, Told)> {
+        if self.told >= MAX_STEPS {
+            return None;
+        }
+        let pass = self.passes.take()?;
+        let mut node = Node::new(
+            Kind::Bridge,
+            format!("bridge(\"{}\")", self.request.bridge.name),
+        );
+        let mut thaw = Node::new(Kind::Table, "thaw");
+        let text = format!("Resuming from table {}", pass.fork.table);
+        thaw.below.push(Node::new(Kind::Table, text));
+        node.below.push(thaw);
+        let surroundings = self.surroundings(&pass.bridge);
+        let (outcome, story) = {
+            let live = |port| pass.bridge.is_live(port);
+            let pipeline = pass.bridge.pipeline.borrow();
+            let surroundings = Surroundings {
+                live: &live,
+                ..surroundings
+            };
+            twin::resume(&pipeline, &pass.fork, pass.state, pass.number, surroundings)
+        };
+        self.actions = Actions::new(Headers::of(&story.frame, &story.before));
+        (self.looked_at, self.failure) = (FlowKey::ZERO, None);
+        (self.patches, self.at_end) = (0, true);
+        let mut here = Here {
+            bridge: &pass.bridge,
+            in_port: story.before.u32(at::IN_PORT),
+            mirrored: 0,
+            cut: None,
+        };
+        if self.request.given {
+            pass.bridge.learn_from_trace(&outcome);
+        }
+        self.tell(&outcome, &story, &mut here, &mut node.below);
+        let heading = pass.heading(&story.before);
+        Some((heading, self.told(node, story)))
+    }
+
+    /// Returns how many tracked packets are not followed.
+    pub fn passes_left(&self) -> usize {
+        self.passes.left()
+    }
+
+    /// Returns the conditions of a bridge, where all ports are live.
+    fn surroundings(&self, bridge: &Bridge) -> Surroundings<'static> {
+        Surroundings {
+            hides_fragment_ports: bridge.fragments.get() == Fragments::Normal,
+            learns: self.request.given,
+            ..Surroundings::default()
+        }
+    }
+
+    fn told(&mut self, node: Node, story: twin::story::Story) -> Told {
+        let request = self.request;
         Told {
             before: *story.before,
             after: *story.after,
@@ -111,9 +175,7 @@ impl<'s> Walk<'s> {
         let live = |port| bridge.is_live(port);
         let surroundings = Surroundings {
             live: &live,
-            hides_fragment_ports: bridge.fragments.get() == Fragments::Normal,
-            learns: self.request.given,
-            states: &self.request.states,
+            ..self.surroundings(bridge)
         };
         let (outcome, mut story) =
             twin::trace(&bridge.pipeline.borrow(), key, frame, actions, surroundings);
@@ -129,22 +191,53 @@ impl<'s> Walk<'s> {
         } else if self.request.given {
             bridge.learn_from_trace(&outcome);
         }
+        if let Some(front) = ethernet(frame) {
+            let in_port = here.in_port;
+            self.mirror(&mut here, in_port, true, &front, frame, &mut node.below);
+        }
+        // Behind a patch port, rules that cannot be undone work on a copy, as in Open vSwitch.
+        let copied = self.patches > 0 && !self.at_end && needs_copy(&story.steps);
+        let begun = copied.then(|| {
+            self.commit(frame, key, &here);
+            self.actions.checkpoint()
+        });
+        let at_end = self.at_end;
+        self.at_end |= copied;
+        self.tell(&outcome, &story, &mut here, &mut node.below);
+        self.at_end = at_end;
+        if let Some(begun) = begun {
+            self.actions.enclose(begun);
+        }
+        (node, story)
+    }
+
+    /// Adds the lines of a story.
+    fn tell(
+        &mut self,
+        outcome: &twin::Outcome,
+        story: &twin::story::Story,
+        here: &mut Here<'_>,
+        out: &mut Vec<Node>,
+    ) {
         for (all, new) in self.looked_at.words.iter_mut().zip(&story.looked_at.words) {
             *all |= new;
         }
         if outcome.cut_short {
             self.failure = Some(failure(&story.steps).unwrap_or("Recursion too deep"));
         }
-        if let Some(front) = ethernet(frame) {
-            let in_port = here.in_port;
-            self.mirror(&mut here, in_port, true, &front, frame, &mut node.below);
+        let ports = names(here.bridge, self.request.names);
+        format::with_names(&ports, || self.steps(&story.steps, here, out));
+        take_in_set(out);
+    }
+
+    /// Sends the packet through the connection tracker.
+    fn track(&mut self, copy: &TrackedCopy, here: &Here<'_>) {
+        self.commit(&copy.bytes, &copy.key, here);
+        self.actions.list.push(passes::action(copy));
+        if let Some(fork) = &copy.fork {
+            let number = self.passes.add(Rc::clone(here.bridge), fork);
+            self.actions.list.push(format!("recirc({number:#x})"));
         }
-        let ports = names(bridge, self.request.names);
-        format::with_names(&ports, || {
-            self.steps(&story.steps, &mut here, &mut node.below);
-        });
-        take_in_set(&mut node.below);
-        (node, story)
     }
 
     fn steps(&mut self, steps: &[Step], here: &mut Here<'_>, out: &mut Vec<Node>) {
@@ -235,6 +328,9 @@ impl<'s> Walk<'s> {
                 self.section(Kind::Bucket, text, step, here, out);
             }
             What::Effect(effect) => self.effect(&effect.0, &effect.1, here, out),
+            What::Tracked(copy) => self.track(copy, here),
+            What::Untracked => self.actions.list.push("ct_clear".into()),
+            What::Nothing => out.push(Node::new(Kind::Action, "drop")),
             What::Detail(text) => out.push(Node::new(Kind::Detail, text)),
             What::Warning(text) => out.push(Node::new(Kind::Warning, text)),
             What::Error(text) => out.push(Node::new(Kind::Error, text)),
@@ -673,9 +769,29 @@ fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec
 /// Returns whether Open vSwitch can undo these actions by setting the packet's headers again, so
 /// that no copy is needed. A `clone` among them does not matter, since it makes its own copy.
 fn is_reversible(actions: &[Action]) -> bool {
-    let needs_copy =
-        |action: &Action| matches!(action, Action::Meter(_) | Action::OutputTrunc { .. });
-    !actions.iter().any(needs_copy)
+    !actions.iter().any(cannot_be_undone)
+}
+
+fn cannot_be_undone(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Meter(_) | Action::OutputTrunc { .. } | Action::Ct(_)
+    )
+}
+
+/// Returns whether a bridge's first rule has an action that needs a copy.
+fn needs_copy(steps: &[Step]) -> bool {
+    let first = steps
+        .iter()
+        .find(|step| matches!(step.what, What::Rule { .. }));
+    first.is_some_and(|rule| {
+        let action = |step: &Step| match &step.what {
+            What::Action(action) => cannot_be_undone(action),
+            What::Instruction(instruction) => matches!(instruction, Instruction::Meter(_)),
+            _ => false,
+        };
+        rule.steps.iter().any(action)
+    })
 }
 
 fn ethernet(frame: &[u8]) -> Option<Ethernet> {
