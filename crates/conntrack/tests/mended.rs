@@ -105,7 +105,13 @@ fn a_packet_counts_again_behind_nat_and_by_force() {
         let packet = || udp((1, 10), (2, 20));
         track(&tracker, packet(), Earlier::default(), &COMMIT, 1000);
         let before = track(&tracker, packet(), Earlier::default(), second, 2000);
-        track(&tracker, packet(), before.earlier(second.nat.is_some()), third, 3000);
+        track(
+            &tracker,
+            packet(),
+            before.earlier(second.nat.is_some()),
+            third,
+            3000,
+        );
         let time = if refreshed { 3000 } else { 2000 };
         assert_eq!(expiries(&tracker), [time + 60_000], "{second:?}, {third:?}");
     }
