@@ -297,7 +297,7 @@ TRACKED = (
             "table=3,ip,actions=output:3",
         ),
         ("ip,actions=ct(table=1)", "table=1,ip,ct_state=+new,actions=output:1"),
-        ((UDP,), (TCP, *following("trk,est,dnat")), (ICMP,), (UDP, "--names")),
+        ((UDP,), (TCP, *following("trk,est,dnat")), (UDP, "--names")),
     ),
     (
         (
@@ -356,7 +356,7 @@ TRACKED = (
         (
             "table=0,ip,actions=resubmit(,5),output:3",
             "table=5,ip,actions=ct(table=6),output:2",
-            "table=6,ip,actions=resubmit(,7),normal",
+            "table=6,ip,actions=resubmit(,7),output:11",
             "table=7,ip,actions=set_field:8.8.8.8->ip_dst,output:2",
         ),
         ("priority=1,actions=output:1",),

@@ -1018,9 +1018,9 @@ impl<F: Frame> Engine<F> {
         }
         self.lanes.backs.clear();
         self.lanes.wide = LaneSet::EMPTY;
-        self.lanes.tracked = LaneSet::EMPTY;
         self.lanes.rounds = 0;
         self.lanes.flush(arrival, host);
+        self.lanes.tracked = LaneSet::EMPTY;
     }
 
     /// Runs waiting lanes to their ends.
