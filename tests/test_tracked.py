@@ -79,9 +79,10 @@ class Told:
             time.sleep(0.002)
             sent = self.new()
         if self.switch.is_ovs:
-            time.sleep(0.005)
-            for number, frames in self.new().items():
-                sent.setdefault(number, []).extend(frames)
+            time.sleep(0.005)  # more may come, and the last frame may not be whole yet
+            sent = self.new()
+        for number, frames in sent.items():
+            self.seen[number] += len(frames)
         # Open vSwitch sends what recirculates last.
         for frames in sent.values():
             frames.sort()
@@ -93,11 +94,10 @@ class Told:
         return sent, [*sorted(lines), figures]
 
     def new(self):
-        """The frames that were sent since the last call, by port."""
+        """The frames that were sent since the last packet, by port."""
         sent = {}
         for number, path in self.files.items():
             frames = read_pcap(path)[self.seen[number] :]
-            self.seen[number] += len(frames)
             if frames:
                 sent[number] = [bytes(each).hex() for each in frames]
         return sent
