@@ -9,7 +9,7 @@
 use crate::actions::Op;
 use crate::epoch::Guard;
 use crate::exec::Engine;
-use crate::exec::interpreter::{Burst, Saved, Walk};
+use crate::exec::interpreter::{Aside, Burst, Saved, Walk};
 use crate::exec::suspend::freeze::Frozen;
 use crate::host::{DropReason, Host, Place};
 use crate::table::Bridge;
@@ -110,8 +110,8 @@ impl<F: Frame> Walk<F> {
         self.at.next -= 1;
         let clone = self.innermost_clone();
         let saved = self.saved_at(clone);
-        let is_main = saved.is_none_or(|saved| saved.fork);
-        let is_bucket = saved.is_some_and(|saved| saved.bucket);
+        let is_main = saved.is_none_or(|saved| saved.by == Aside::Fork);
+        let is_bucket = saved.is_some_and(|saved| saved.by == Aside::Bucket);
         let mut rest = self.frozen(clone);
         // The action set is no bucket's own: the walk runs it when the bucket is done.
         rest.set_run |= is_bucket;
