@@ -1,5 +1,6 @@
 //! What is remembered of one connection.
 
+use crate::alg::Relations;
 use crate::established::{Content, NO_LINE, Short};
 use crate::extract::{Kind, Packet};
 use crate::key::{Key, UDP};
@@ -66,6 +67,8 @@ pub(crate) struct Conn {
     pub nat: Option<Direction>,
     pub helper: Option<Helper>,
     pub protocol: Protocol,
+    /// None: it has no helper and was not announced.
+    pub relations: Option<Box<Relations>>,
 }
 
 /// What a packet means for the connection it belongs to.
@@ -106,6 +109,7 @@ impl Conn {
             nat: request.nat.and_then(|nat| nat.direction),
             helper: request.helper,
             protocol,
+            relations: None,
         }
     }
 
@@ -131,7 +135,7 @@ impl Conn {
             Protocol::Other(traffic) => self.original.protocol == UDP && *traffic == Traffic::Both,
             Protocol::Icmp(_) => false,
         };
-        settled && self.helper.is_none()
+        settled && self.helper.is_none() && self.relations.is_none()
     }
 
     /// Returns what packets may read without the shard's lock, if they may go by a line. `changes` counts changes of timeouts, to be read before the policies.
@@ -164,8 +168,11 @@ impl Conn {
         u128::from(self.label[0]) << 64 | u128::from(self.label[1])
     }
 
-    /// Writes the mark and label that are asked for.
+    /// Writes the mark and label that are asked for; one that was announced keeps its parent's.
     pub fn write(&mut self, request: &Request<'_>) {
+        if self.parent().is_some() {
+            return;
+        }
         self.mark = self.mark & !request.mark.mask | request.mark.value & request.mark.mask;
         let mask = request.label.mask;
         if mask != 0 {
@@ -179,6 +186,19 @@ impl Conn {
         match &self.protocol {
             Protocol::Tcp(sides) => sides.iter().any(|side| side.state < TcpState::Established),
             _ => false,
+        }
+    }
+
+    /// Whether a packet has only bytes that were not sent before.
+    pub fn is_fresh(&self, packet: &Packet, reply: bool) -> bool {
+        match (&self.protocol, &packet.kind) {
+            (Protocol::Tcp(sides), Kind::Tcp(segment)) => {
+                let ahead = segment
+                    .sequence
+                    .wrapping_sub(sides[usize::from(reply)].sent());
+                ahead as i32 >= 0
+            }
+            _ => true,
         }
     }
 

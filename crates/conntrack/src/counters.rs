@@ -24,6 +24,15 @@ pub enum Counter {
     Flushed,
     /// Connections not committed because no free address and port was found for them.
     NatExhausted,
+    /// Connections that were announced and are expected.
+    Expected,
+    /// Connections that were announced and are not expected: too many are, or another connection
+    /// has announced the same; or whose announcement cannot be translated, because it was sent
+    /// before as it is.
+    RefusedExpectation,
+    /// Announcements that lie or are not complete: another address than the sender's, port 0, from
+    /// the wrong side, split over segments; and requests of TFTP that are none.
+    InvalidAnnouncement,
     /// Packets that are neither IPv4 nor IPv6, or end inside a header.
     InvalidHeaders,
     /// Fragments that were looked up alone, because they could not wait for their datagram.
@@ -49,7 +58,7 @@ pub enum Counter {
 
 impl Counter {
     /// Every counter, in order.
-    pub const ALL: [Counter; 19] = [
+    pub const ALL: [Counter; 22] = [
         Counter::Created,
         Counter::RefusedFull,
         Counter::RefusedZoneLimit,
@@ -59,6 +68,9 @@ impl Counter {
         Counter::Replaced,
         Counter::Flushed,
         Counter::NatExhausted,
+        Counter::Expected,
+        Counter::RefusedExpectation,
+        Counter::InvalidAnnouncement,
         Counter::InvalidHeaders,
         Counter::InvalidFragment,
         Counter::InvalidIpChecksum,
@@ -83,6 +95,9 @@ impl Counter {
             Counter::Replaced => "conntrack_replaced",
             Counter::Flushed => "conntrack_flushed",
             Counter::NatExhausted => "conntrack_nat_exhausted",
+            Counter::Expected => "conntrack_expected",
+            Counter::RefusedExpectation => "conntrack_refused_expectation",
+            Counter::InvalidAnnouncement => "conntrack_invalid_announcement",
             Counter::InvalidHeaders => "conntrack_invalid_headers",
             Counter::InvalidFragment => "conntrack_invalid_fragment",
             Counter::InvalidIpChecksum => "conntrack_invalid_ip_checksum",

@@ -48,6 +48,21 @@ impl Tracker {
             self.counters.add(reason);
             return Some(job.answer(state::INVALID));
         }
+        let Some(expected) = self.find_expected(job) else {
+            return self.begin_valid(job);
+        };
+        let nat = expected.nat();
+        let request = expected.request(job.request, &nat);
+        self.begin_valid(&Job {
+            request: &request,
+            expected: Some(&expected),
+            ..*job
+        })
+    }
+
+    /// [`Tracker::begin`] for packets that may begin a connection.
+    fn begin_valid(&self, job: &Job<'_>) -> Option<Tracked> {
+        let packet = job.packet;
         if !job.request.commit {
             return Some(job.answer(state::NEW));
         }
@@ -211,10 +226,14 @@ impl Tracker {
     fn add(&self, job: &Job<'_>, reply: Key) -> Added {
         let mut conn = Conn::new(job.packet, reply, job.request);
         conn.write(job.request);
-        let (translation, bits) = conn
-            .translation(false, false)
-            .unwrap_or((Translation::default(), 0));
-        let tracked = with_connection(&conn, state::NEW | bits, translation);
+        let mut bits = state::NEW;
+        if let Some(expected) = job.expected {
+            conn.set_parent(expected.parent);
+            bits |= state::RELATED;
+        }
+        let translates = conn.translation(false, false);
+        let (translation, nat_bits) = translates.unwrap_or((Translation::default(), 0));
+        let mut tracked = with_connection(&conn, bits | nat_bits, translation);
         let hash = self.secret.hash(&conn.original);
         let number = shard_of(hash);
         let (reply_hash, reply_number) = if conn.translated() {
@@ -236,6 +255,12 @@ impl Tracker {
         let holder = other.as_ref().unwrap_or(&home);
         if holder.find(reply_hash as u32, &reply).is_some() {
             return Added::Taken;
+        }
+        if conn.helper.is_some() {
+            conn.set_control(self.expectations.number());
+            let helped = self.help(&mut conn, false, job, true, translates.is_some());
+            tracked.state |= helped.state;
+            tracked.rewrite = helped.rewrite;
         }
         conn.expires = home
             .policies

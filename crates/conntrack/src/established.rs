@@ -295,6 +295,7 @@ impl Settled {
                 destination: changed(1),
                 inner: None,
             },
+            rewrite: None,
             has_connection: true,
         }
     }

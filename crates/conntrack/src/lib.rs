@@ -9,12 +9,15 @@
 //! * [`Request`] is what a `ct` action asks, [`Tracked`] the answer.
 //! * [`nat`] has ranges of translation, and rewrites packets that ICMP errors quote.
 //! * [`fragments`] holds fragments until their datagram is whole.
+//! * [`Rewrite`] is what a helper (FTP) has written into a packet; the connections that helpers
+//!   expect are related to the one that has announced them.
 //! * [`timeouts`]: how long a connection in which nothing happens is kept.
 //! * [`text`] prints connections as `ovs-appctl dpctl/dump-conntrack` does.
 //!
 //! The behaviour is that of Open vSwitch 3.1's userspace datapath. Nothing here reads a clock or
 //! does I/O: time comes in as milliseconds of any clock that does not go back.
 
+mod alg;
 mod connection;
 mod counters;
 mod create;
@@ -34,6 +37,7 @@ pub mod timeouts;
 mod tracker;
 mod versioned;
 
+pub use alg::Rewrite;
 pub use counters::{Counter, Counters};
 pub use established::{Ends, Settled};
 pub use manage::{Connection, Cursor, Filter, Flow, Part};
@@ -49,7 +53,8 @@ pub mod state {
     pub const NEW: u32 = 0x01;
     /// Belongs to a connection that has been committed.
     pub const ESTABLISHED: u32 = 0x02;
-    /// Belongs to a connection only by what it quotes (an ICMP error).
+    /// Belongs to a connection only by what it quotes (an ICMP error), or to one that another has
+    /// announced.
     pub const RELATED: u32 = 0x04;
     /// Goes against the direction of the connection's first packet.
     pub const REPLY: u32 = 0x08;

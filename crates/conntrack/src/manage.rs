@@ -194,6 +194,7 @@ impl Tracker {
         if self.expired.load(Ordering::Relaxed) >> 10 >= now_ms >> 10 {
             return true;
         }
+        (self.expectations).expire(self.secret, now_ms, STRIDE as usize);
         let start = self.expiring.load(Ordering::Relaxed);
         for step in 0..SHARDS {
             let number = (start + step) % SHARDS;

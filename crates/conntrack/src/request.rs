@@ -1,5 +1,6 @@
 //! What a `ct` action asks, and the answer.
 
+use crate::alg::Rewrite;
 use crate::established::Settled;
 use crate::nat::{Nat, Translation};
 use packet::parse::Layers;
@@ -14,8 +15,8 @@ pub struct Masked<T> {
     pub mask: T,
 }
 
-/// Protocols that open further connections. Accepted and shown in dumps; connections that they
-/// announce are not yet recognised as related.
+/// Protocols that announce further connections, which are then related to the one that has
+/// announced them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Helper {
     /// FTP (RFC 959).
@@ -50,7 +51,8 @@ pub struct Request<'a> {
     pub label: Masked<u128>,
     /// Translation; None leaves packets of translated connections as they are.
     pub nat: Option<&'a Nat>,
-    /// The application's protocol, remembered with a new connection.
+    /// The application's protocol, remembered with a new connection, which may then announce
+    /// others.
     pub helper: Option<Helper>,
 }
 
@@ -87,11 +89,14 @@ pub struct Tracked {
     pub mark: u32,
     /// The connection's label, 0 without one.
     pub label: u128,
-    /// The tuple of the connection's first packet; without a connection, the packet's own; None if
-    /// the packet could not be read.
+    /// The tuple of the connection's first packet (of one that another has announced: the other's
+    /// first packet); without a connection, the packet's own; None if the packet could not be read.
     pub original: Option<Tuple>,
     /// How the packet is to be changed.
     pub translation: Translation,
+    /// What else is to be written into the packet, after the translation; written by
+    /// [`rewrite`](crate::Tracker::rewrite).
+    pub rewrite: Option<Rewrite>,
     /// The answer is that of a connection in the table, which has seen the packet.
     pub has_connection: bool,
 }

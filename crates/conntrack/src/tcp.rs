@@ -147,6 +147,11 @@ impl Side {
         }
     }
 
+    /// Returns the end of what it sent.
+    pub fn sent(&self) -> u32 {
+        self.sent
+    }
+
     fn shift(&self) -> u32 {
         (self.scale & SCALE).into()
     }

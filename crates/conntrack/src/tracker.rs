@@ -4,6 +4,7 @@
 //! translated connection holds two, the lower number first. Stubs are removed after the connection
 //! that they lead to, without its lock; one that leads nowhere is removed by who finds it.
 
+use crate::alg::{self, Expectations, Expected, Rewrite};
 use crate::connection::{Conn, Update};
 use crate::counters::{Counter, Counters};
 use crate::established::{Asking, Established, Hashes, NO_LINE, Settled, Short};
@@ -49,6 +50,7 @@ pub struct Tracker {
     pub(crate) policies: Mutex<Arc<Policies>>,
     pub(crate) check_sequence: AtomicBool,
     pub(crate) counters: CachePadded<Counters>,
+    pub(crate) expectations: Expectations,
     /// Where random numbers come from.
     random: CachePadded<AtomicU64>,
     /// The shard at which the next slice of expiry begins.
@@ -74,20 +76,33 @@ const BURST: usize = 64;
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub packet: &'a Packet,
+    pub frame: &'a dyn alg::Source,
     pub request: &'a Request<'a>,
     /// `ct_state` as the packet brings it from an earlier action of this zone; else 0.
     pub earlier: u32,
     /// That action found or made the packet's connection.
     pub seen: bool,
+    /// What is known of the connection that the packet may begin, if another has announced it.
+    pub expected: Option<&'a Expected>,
     pub now_ms: u64,
 }
 
 impl Job<'_> {
     /// Returns an answer without a connection.
     pub fn answer(&self, state: u32) -> Tracked {
+        let none = without_packet(self.request.zone, state);
+        let Some(expected) = self.expected else {
+            return Tracked {
+                original: Some(self.packet.key.tuple()),
+                ..none
+            };
+        };
         Tracked {
-            original: Some(self.packet.key.tuple()),
-            ..without_packet(self.request.zone, state)
+            state: none.state | state::RELATED,
+            mark: expected.mark,
+            label: expected.label,
+            original: Some(expected.parent.tuple()),
+            ..none
         }
     }
 }
@@ -107,6 +122,7 @@ fn without_packet(zone: u16, state: u32) -> Tracked {
         label: 0,
         original: None,
         translation: Translation::default(),
+        rewrite: None,
         has_connection: false,
     }
 }
@@ -118,8 +134,9 @@ pub(crate) fn with_connection(conn: &Conn, state: u32, translation: Translation)
         zone: conn.original.zone,
         mark: conn.mark,
         label: conn.label(),
-        original: Some(conn.original.tuple()),
+        original: Some(conn.parent().unwrap_or(&conn.original).tuple()),
         translation,
+        rewrite: None,
         has_connection: true,
     }
 }
@@ -155,6 +172,7 @@ impl Tracker {
             policies: Mutex::new(policies),
             check_sequence: AtomicBool::new(true),
             counters: CachePadded::default(),
+            expectations: Expectations::new(),
             random: CachePadded::new(AtomicU64::new(secret[0] ^ secret[1].rotate_left(32))),
             expiring: AtomicUsize::new(0),
             expired: AtomicU64::new(0),
@@ -257,9 +275,11 @@ impl Tracker {
         let same = earlier.zone == request.zone;
         let job = Job {
             packet,
+            frame: &alg::View { frame, layers },
             request,
             earlier: if same { earlier.state } else { 0 },
             seen: same && earlier.has_connection && !request.force,
+            expected: None,
             now_ms,
         };
         for _ in 0..ROUNDS {
@@ -340,6 +360,15 @@ impl Tracker {
         nat::translate_inner(frame, layers, translation)
     }
 
+    /// Writes what a helper has written into a packet: a translated address and port in a command,
+    /// and sequence numbers. Corrects lengths and checksums; a checksum that is left to a device
+    /// stays so. `layers` are those of the frame, and are corrected. Returns false, with the
+    /// frame's length unchanged, if there is no room for a longer text or the frame is not the one
+    /// that was tracked.
+    pub fn rewrite<F: Frame>(frame: &mut F, layers: &mut Layers, rewrite: &Rewrite) -> bool {
+        alg::rewrite(frame, layers, rewrite)
+    }
+
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         // No step of an update leaves a shard such that using it panics.
         self.shards[shard]
@@ -404,9 +433,10 @@ impl Tracker {
 
     /// Does what is left to do for a connection that was removed.
     pub(crate) fn finish(&self, removed: Option<Removed>, reason: Counter) {
-        let Some(removed) = removed else {
+        let Some(mut removed) = removed else {
             return;
         };
+        self.forget_expected(&mut removed.conn);
         if let Some(home) = removed.stub {
             let hash = self.secret.hash(&removed.conn.reply);
             self.lock(shard_of(hash)).remove_stub(hash as u32, home);
@@ -455,11 +485,18 @@ impl Tracker {
         let direction = if reply { state::REPLY } else { 0 };
         let mut answer = job.earlier;
         let mut expires = None;
+        let mut fresh = false;
         if related {
             answer |= state::RELATED | direction;
         } else if !job.seen || job.earlier & nat_bits != 0 {
             let check = self.check_sequence.load(Ordering::Relaxed);
-            let (update, end) = conn.update(job.packet, reply, check, &shard.policies, job.now_ms);
+            let sent = conn.as_sent(job.packet, reply, job.earlier & nat_bits != 0);
+            let packet = sent.as_ref().unwrap_or(job.packet);
+            fresh = conn.helper.is_some() && conn.is_fresh(packet, reply);
+            if conn.parent().is_some() {
+                answer |= state::RELATED;
+            }
+            let (update, end) = conn.update(packet, reply, check, &shard.policies, job.now_ms);
             expires = end;
             match update {
                 Update::Established => {
@@ -486,7 +523,15 @@ impl Tracker {
             translation = found;
             answer |= bits;
         }
-        let tracked = with_connection(conn, answer, translation);
+        let mut tracked = with_connection(conn, answer, translation);
+        let untouched = !related && job.earlier & nat_bits == 0;
+        let fits = answer & (state::NEW | state::ESTABLISHED) != 0;
+        if conn.helper.is_some() && untouched && fits {
+            let translates = request.nat.is_some() && conn.nat.is_some();
+            let helped = self.help(conn, reply, job, fresh, translates);
+            tracked.state |= helped.state;
+            tracked.rewrite = helped.rewrite;
+        }
         let line = (conn.is_settled() || conn.line != NO_LINE).then(|| self.hashes(conn));
         if let Some(expires) = expires {
             shard.set_expiry(index, expires);

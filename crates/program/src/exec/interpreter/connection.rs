@@ -72,6 +72,13 @@ impl<F: Frame> Walk<F> {
         if !self.translate(burst, host, &tracked.translation) {
             return self.fail(host, DropReason::ActionFailed);
         }
+        if let Some(rewrite) = &tracked.rewrite
+            && !self.edit(burst, host, |frame, layers, _| {
+                Tracker::rewrite(frame, layers, rewrite)
+            })
+        {
+            return self.fail(host, DropReason::ActionFailed);
+        }
         self.tracked = tracked.earlier(track.nat.is_some());
         self.key.clear(CONNECTION);
         let table = track.table?;

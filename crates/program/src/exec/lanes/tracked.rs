@@ -66,8 +66,8 @@ impl Connection {
 
 impl<F: Frame> Lanes<F> {
     /// Sends packets through the tracker and translates them, and returns those that need a walk for
-    /// that, with the answers for them in `aside`. `continues` says whether the others show their
-    /// connections now, for a lookup.
+    /// that or because a helper has them rewritten, with the answers for them in `aside`.
+    /// `continues` says whether the others show their connections now, for a lookup.
     fn track<H: Host<F>>(
         &mut self,
         host: &mut H,
@@ -106,6 +106,10 @@ impl<F: Frame> Lanes<F> {
                         edits.extend(edit(settled.protocol(), source, destination).zip(Some(lane)));
                     }
                     (words_of_settled(settled), settled.earlier(with_nat))
+                }
+                Told::Other(tracked) if tracked.rewrite.is_some() => {
+                    leaving = leaving.union(LaneSet::one(lane));
+                    return aside.push((lane, *tracked));
                 }
                 Told::Other(tracked) => {
                     if !tracked.translation.is_empty() {
