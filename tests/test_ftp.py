@@ -9,6 +9,7 @@ import struct
 import threading
 
 from harness import check, equal, inside, test
+from openflow_client import Connection, header
 
 PAYLOAD = bytes(range(256)) * 2000
 
@@ -285,6 +286,31 @@ def a_client_that_lies_opens_nothing(lab):
     if not switch.is_ovs:
         shown = switch.appctl("coverage/read-counter", "conntrack_invalid_announcement")
         check(int(shown) >= 3, shown)
+
+
+@test(timeout=60)
+def helpers_that_do_not_exist(lab):
+    """A number of none is kept and shown, and does nothing; so is it in Open vSwitch."""
+    switch = lab.switch()
+    switch.bridge()
+    control = Connection(f"{switch.directory}/br0.mgmt")
+    # An OpenFlow 1.0 flow mod that matches TCP, with a ct action that commits.
+    wildcards = 0x3820FF & ~(1 << 4) & ~(1 << 5)
+    match = struct.pack(
+        "!IHIHIHHBxHBB2xIIHH", wildcards, 0, 0, 0, 0, 0, 0xFFFF, 0, 0x800, 0, 6, 0, 0, 0, 0
+    )
+    for helper in (0, 21, 99):
+        action = struct.pack("!HHIHHIHB3xH", 0xFFFF, 24, 0x2320, 35, 1, 0, 0, 0xFF, helper)
+        body = match + struct.pack("!QHHHHIHH", 0, 0, 0, 0, 7, 0xFFFFFFFF, 0xFFFF, 0) + action
+        control.socket.sendall(header(14, len(body), helper) + body)
+        control.barrier(1000 + helper)
+        equal(control.errors, [], f"errors for helper {helper}")
+        shown = {0: "", 21: ",alg=ftp", 99: ",alg=99"}[helper]
+        check(f"priority=7,tcp actions=ct(commit{shown})" in switch.rules(), switch.rules())
+    control.close()
+    for words in ("alg=99", "alg=sip"):
+        done = switch.ofctl("add-flow", "br0", f"tcp,actions=ct({words})", ok=False)
+        check(done.returncode != 0, words, "is accepted")
 
 
 def tftp_serve(host, address):
