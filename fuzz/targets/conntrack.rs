@@ -3,7 +3,9 @@
 //!
 //! * nothing panics, and the limits are kept;
 //! * the counts of connections are those of a dump, and no two connections share a tuple;
-//! * translating what an error quotes changes no length;
+//! * translating what an error quotes changes no length; a packet that a helper has rewritten is
+//!   what its headers say;
+//! * what helpers expect is bounded;
 //! * nothing is left after a flush of everything, nor after all timeouts.
 //!
 //! Input: records of [`HEADER`] bytes, see [`Record::read`], and a frame. Transport checksums count
@@ -12,7 +14,7 @@
 #![no_main]
 
 use conntrack::{
-    Counter, Cursor, Direction, Filter, Masked, Nat, Policy, Range, Request, Timeout, Tracker,
+    Counter, Cursor, Direction, Filter, Helper, Masked, Nat, Policy, Range, Request, Timeout, Tracker,
     state, text,
 };
 use libfuzzer_sys::fuzz_target;
@@ -105,6 +107,15 @@ impl Record {
         })
     }
 
+    /// Returns the helper of connections that are committed.
+    fn helper(&self) -> Option<Helper> {
+        match self.house {
+            6 => Some(Helper::Ftp),
+            7 => Some(Helper::Tftp),
+            _ => None,
+        }
+    }
+
     /// Returns the frame and its layers.
     fn parsed(&self) -> (HeapFrame, Layers) {
         let mut bytes = self.frame.clone();
@@ -186,6 +197,7 @@ fn check(tracker: &Tracker, now_ms: u64) {
     assert_eq!(tracker.count(), count);
     assert_eq!(tracker.bucket_counts().iter().sum::<usize>(), count);
     assert!(count <= LIMIT);
+    assert!(tracker.expected() <= 8 * count);
     for (zone, count) in (0..).zip(by_zone) {
         assert_eq!(tracker.zone_count(zone), count);
         assert!(zone != 1 || count <= ZONE_LIMIT);
@@ -213,7 +225,7 @@ fuzz_target!(|data: &[u8]| {
         };
         now_ms += record.step_ms;
         keep_house(&tracker, &record, now_ms);
-        let (mut frame, layers) = record.parsed();
+        let (mut frame, mut layers) = record.parsed();
         let nat = record.nat();
         let mask = if record.mark == 0 { 0 } else { u32::MAX };
         let request = Request {
@@ -225,6 +237,7 @@ fuzz_target!(|data: &[u8]| {
                 mask,
             },
             nat: nat.as_ref(),
+            helper: record.helper(),
             ..Request::default()
         };
         let tracked = tracker.track(&frame, &layers, &request, now_ms);
@@ -233,6 +246,14 @@ fuzz_target!(|data: &[u8]| {
         let length = frame.len();
         Tracker::translate_inner(&mut frame, &layers, &tracked.translation);
         assert_eq!(frame.len(), length);
+        if let Some(rewrite) = &tracked.rewrite {
+            let padding = frame.len() - layers.end as usize;
+            if Tracker::rewrite(&mut frame, &mut layers, rewrite) {
+                assert_eq!(frame.len(), layers.end as usize + padding);
+            } else {
+                assert_eq!(frame.len(), length);
+            }
+        }
         if record.again {
             tracker.track_again(&frame, &layers, tracked.earlier(request.nat.is_some()), &request, now_ms);
         }

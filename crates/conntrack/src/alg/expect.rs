@@ -101,8 +101,9 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Expectations {
     table: Mutex<Table>,
-    /// How many there are whose hash is so.
+    /// How many there are whose hash is so, and in all.
     slots: Box<[AtomicU32; SLOTS]>,
+    all: AtomicU32,
     /// The number of the next connection that announces others.
     number: AtomicU64,
 }
@@ -120,6 +121,7 @@ impl Expectations {
         Expectations {
             table: Mutex::default(),
             slots: Box::new([const { AtomicU32::new(0) }; SLOTS]),
+            all: AtomicU32::new(0),
             number: AtomicU64::new(0),
         }
     }
@@ -127,6 +129,18 @@ impl Expectations {
     fn lock(&self) -> MutexGuard<'_, Table> {
         // No step of a change leaves a table such that using it panics.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more.
+    fn add(&self, secret: Secret, key: &Key) {
+        self.slot(secret, key).fetch_add(1, Ordering::Relaxed);
+        self.all.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one less.
+    fn subtract(&self, secret: Secret, key: &Key) {
+        self.slot(secret, key).fetch_sub(1, Ordering::Relaxed);
+        self.all.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn slot(&self, secret: Secret, key: &Key) -> &AtomicU32 {
@@ -146,7 +160,7 @@ impl Expectations {
     /// Finds what is known of a connection with this tuple. If it is to `begin`, others of the kind
     /// are expected for the whole time again.
     pub fn find(&self, secret: Secret, key: &Key, now_ms: u64, begin: bool) -> Option<Expected> {
-        if !key.has_ports() {
+        if self.all.load(Ordering::Relaxed) == 0 || !key.has_ports() {
             return None;
         }
         let key = from_any_port(key);
@@ -194,7 +208,7 @@ impl Expectations {
                 if table.entries.len() >= LIMIT {
                     return Err(Refusal::Full);
                 }
-                self.slot(secret, &key).fetch_add(1, Ordering::Relaxed);
+                self.add(secret, &key);
             }
         }
         table.serial += 1;
@@ -220,7 +234,7 @@ impl Expectations {
     pub fn remove(&self, secret: Secret, key: &Key, by: u64) {
         let mut table = self.lock();
         if table.entries.get(key).is_some_and(|entry| entry.by == by) && table.remove(key) {
-            self.slot(secret, key).fetch_sub(1, Ordering::Relaxed);
+            self.subtract(secret, key);
         }
     }
 
@@ -234,7 +248,7 @@ impl Expectations {
             }
             let key = *key;
             table.remove(&key);
-            self.slot(secret, &key).fetch_sub(1, Ordering::Relaxed);
+            self.subtract(secret, &key);
         }
     }
 
