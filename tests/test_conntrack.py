@@ -1,9 +1,11 @@
 """Connection tracking: states, address translation, marks, zones and limits, with real hosts, on
 Open vSwitch and here."""
 
+import json
 import re
 import socket
 import threading
+import time
 
 from harness import becomes, check, equal, inside, test, wait_for
 
@@ -403,3 +405,74 @@ def zones_have_timeouts_of_their_own(lab):
     equal(ask(one, "10.1.0.2", 80, socket.SOCK_DGRAM, 5001), "10.1.0.1 5001", "UDP")
     equal(len(connections(switch, "zone=5")), 1, "connections of the zone without a policy")
     server.close()
+
+
+def memory(switch, what):
+    """A figure of the daemon's memory, in KiB."""
+    with open(f"/proc/{switch.process.pid}/status", encoding="ascii") as file:
+        return int(re.search(rf"{what}:\s+(\d+) kB", file.read())[1])
+
+
+@test(timeout=120)
+def a_long_dump_is_not_put_together_in_memory(lab):
+    """Many connections and a reader that pauses: others are answered meanwhile, the memory does not
+    grow by the answer, and the answer is whole. A reader that goes leaves nothing behind."""
+    switch = lab.switch()
+    switch.bridge()
+    host = lab.namespace("h1").quiet()
+    switch.pair(host, "p1", ip="10.1.0.1/24")
+    switch.port("p1", "ofport_request=1")
+    host.run("ip neigh add 10.1.0.2 lladdr 02:00:00:00:00:02 dev eth0")
+    switch.flows("udp,actions=ct(commit)")
+    count = 40_000
+    with inside(host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50_000)
+        sender.bind(("10.1.0.1", 4000))
+        for port in range(1, count + 1):
+            sender.sendto(b"?", ("10.1.0.2", port))
+            if port % 100 == 0:
+                time.sleep(0.002)
+    found = tracked(switch)
+    check(found > count / 2, found)
+
+    def ask():
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(f"{switch.directory}/ovs-vswitchd.{switch.process.pid}.ctl")
+        client.settimeout(60)
+        request = {"id": 1, "method": "dpctl/dump-conntrack", "params": []}
+        client.sendall(json.dumps(request).encode())
+        return client
+
+    before = memory(switch, "VmHWM")
+    for _ in range(3):
+        with ask() as client:
+            client.recv(100)
+    with ask() as client:
+        answer = bytearray(client.recv(1000))
+        for _ in range(10):
+            equal(tracked(switch), found, "answered meanwhile")
+        while not is_whole(answer):
+            part = client.recv(65536)
+            check(part, "the answer ends early")
+            answer += part
+    lines = json.loads(answer)["result"].splitlines()
+    equal(len(set(lines)), found, "lines")
+    check(all(line.startswith("udp,orig=(src=10.1.0.1,") for line in lines), lines[0])
+    if not switch.is_ovs:
+        grown = memory(switch, "VmHWM") - before
+        check(grown * 1024 < len(answer) / 2, f"{grown} KiB for {len(answer)} bytes")
+
+
+def is_whole(answer):
+    """Whether it is all of a JSON text."""
+    if not answer.endswith(b"}"):
+        return False
+    try:
+        return bool(json.loads(answer))
+    except ValueError:
+        return False
+
+
+def tracked(switch):
+    """How many connections there are."""
+    return int(switch.appctl("dpctl/ct-get-nconns"))

@@ -8,6 +8,7 @@
 //! served meanwhile.
 
 mod framing;
+mod pieces;
 mod request;
 mod server;
 
@@ -20,6 +21,7 @@ use crate::turns;
 use tokio::sync::oneshot;
 
 pub use framing::{Framer, FramingError};
+pub use pieces::{PIECE, Pieces, Text};
 pub use request::{Request, parse_request};
 pub use server::Server;
 
@@ -38,15 +40,18 @@ pub struct Registry {
     commands: Rc<RefCell<BTreeMap<String, Command>>>,
 }
 
+/// What comes of a command: a result or an error.
+pub type Outcome = Result<Text, String>;
+
 /// The reply to a request. If it is dropped unused, the client gets an error and does not wait
 /// forever.
 #[derive(Debug)]
 pub struct Reply {
-    sender: Option<oneshot::Sender<Result<String, String>>>,
+    sender: Option<oneshot::Sender<Outcome>>,
 }
 
 impl Reply {
-    fn new() -> (Self, oneshot::Receiver<Result<String, String>>) {
+    fn new() -> (Self, oneshot::Receiver<Outcome>) {
         let (sender, receiver) = oneshot::channel();
         (
             Reply {
@@ -58,7 +63,14 @@ impl Reply {
 
     /// Sends a result or an error.
     pub fn send(mut self, answer: Result<String, String>) {
-        self.give(answer);
+        self.give(answer.map(Text::Whole));
+    }
+
+    /// Sends a result whose pieces are added by and by.
+    pub fn pieces(mut self) -> Pieces {
+        let (pieces, receiver) = Pieces::new();
+        self.give(Ok(Text::Pieces(receiver)));
+        pieces
     }
 
     /// Sends a result; an empty one prints nothing.
@@ -76,7 +88,7 @@ impl Reply {
         self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
-    fn give(&mut self, answer: Result<String, String>) {
+    fn give(&mut self, answer: Outcome) {
         if let Some(sender) = self.sender.take() {
             // Fails if the client has gone; then nobody needs the reply.
             let _ = sender.send(answer);
@@ -130,11 +142,7 @@ impl Registry {
 
     /// Runs the command `name`. The reply, also to an unknown command or to a wrong number of
     /// arguments, comes through the receiver.
-    pub fn run(
-        &self,
-        name: &str,
-        arguments: Vec<String>,
-    ) -> oneshot::Receiver<Result<String, String>> {
+    pub fn run(&self, name: &str, arguments: Vec<String>) -> oneshot::Receiver<Outcome> {
         let (reply, receiver) = Reply::new();
         // The borrow ends before the handler runs, which may itself register commands.
         match self.find(name, arguments.len()) {
@@ -194,10 +202,11 @@ mod tests {
 
     fn run(registry: &Registry, name: &str, arguments: &[&str]) -> Result<String, String> {
         let arguments = arguments.iter().map(|text| text.to_string()).collect();
-        registry
-            .run(name, arguments)
-            .try_recv()
-            .expect("answered at once")
+        let outcome = registry.run(name, arguments).try_recv();
+        outcome.expect("answered at once").map(|text| match text {
+            Text::Whole(text) => text,
+            Text::Pieces(_) => panic!("in pieces"),
+        })
     }
 
     #[test]

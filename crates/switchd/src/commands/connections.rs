@@ -3,9 +3,9 @@
 
 use super::{Answer, Commands, datapaths};
 use crate::switch::Switch;
-use crate::switch::connections::{dump, flush};
-use crate::unixctl::Reply;
-use conntrack::{Connection, Filter, Part, Tracker, text};
+use crate::switch::connections::{dump, dump_some, flush};
+use crate::unixctl::{PIECE, Reply};
+use conntrack::{Cursor, Filter, Part, Tracker, text};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -207,54 +207,68 @@ impl Words {
         datapaths::checked(switch, &names)?;
         Ok(parsed)
     }
+
+    /// Whether connections of a zone are meant.
+    fn admits(&self, zone: u16) -> bool {
+        self.number.is_none_or(|number| number == u32::from(zone))
+    }
 }
 
+/// Connections of which a piece of a dump has the lines, about.
+const A_PIECE: usize = 128;
+
 fn dump_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
-    let now_ms = switch.now().ms();
-    let add = move |lines: &mut String, connection: &Connection, words: &Words| {
-        *lines += &text::line(connection, now_ms, words.more, words.statistics);
-        lines.push('\n');
+    let (words, tracker) = match of_connections(&switch, &words) {
+        Ok(found) => found,
+        Err(error) => return reply.error(error),
     };
-    of_connections(&switch, &words, reply, add, |lines, _| lines);
+    // The daemon may end while a client reads.
+    let switch = Rc::downgrade(&switch);
+    crate::turns::spawn("connections", async move {
+        let pieces = reply.pieces();
+        let mut lines = String::new();
+        let mut cursor = Some(Cursor::default());
+        while let Some(at) = cursor {
+            let Some(now) = switch.upgrade().map(|switch| switch.now()) else {
+                return;
+            };
+            cursor = dump_some(&tracker, at, A_PIECE, |connection| {
+                if words.admits(connection.zone) {
+                    lines += &text::line(connection, now.ms(), words.more, words.statistics);
+                    lines.push('\n');
+                }
+            })
+            .await;
+            if lines.len() >= PIECE && !pieces.add(std::mem::take(&mut lines)).await {
+                return;
+            }
+        }
+        pieces.add(lines).await;
+    });
 }
 
 fn stats(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
-    let add = |sums: &mut text::Statistics, connection: &Connection, _: &Words| {
-        sums.add(connection);
-    };
-    of_connections(&switch, &words, reply, add, |sums, words| {
-        sums.text(words.more)
-    });
-}
-
-/// Answers with what the connections of the zone that the words name, or of all, add up to.
-fn of_connections<T: Default + 'static>(
-    switch: &Switch,
-    words: &[String],
-    reply: Reply,
-    add: impl Fn(&mut T, &Connection, &Words) + 'static,
-    text: impl FnOnce(T, &Words) -> String + 'static,
-) {
-    let words = match Words::parse(switch, words, "zone=", u16::MAX.into()) {
-        Ok(words) => words,
+    let (words, tracker) = match of_connections(&switch, &words) {
+        Ok(found) => found,
         Err(error) => return reply.error(error),
     };
-    let Some(tracker) = switch.tracker() else {
-        return reply.error(no_datapath(switch));
-    };
     crate::turns::spawn("connections", async move {
-        let mut all = T::default();
+        let mut sums = text::Statistics::default();
         dump(&tracker, |connection| {
-            if words
-                .number
-                .is_none_or(|zone| zone == u32::from(connection.zone))
-            {
-                add(&mut all, connection, &words);
+            if words.admits(connection.zone) {
+                sums.add(connection);
             }
         })
         .await;
-        reply.send(Ok(text(all, &words)));
+        reply.ok(sums.text(words.more));
     });
+}
+
+/// Reads the words of a command about the connections of one zone or all.
+fn of_connections(switch: &Switch, words: &[String]) -> Result<(Words, Arc<Tracker>), String> {
+    let words = Words::parse(switch, words, "zone=", u16::MAX.into())?;
+    let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
+    Ok((words, tracker))
 }
 
 fn flush_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {

@@ -51,9 +51,20 @@ impl Switch {
 pub async fn dump(tracker: &Tracker, mut visit: impl FnMut(&Connection)) {
     let mut cursor = Some(Cursor::default());
     while let Some(at) = cursor {
-        cursor = tracker.dump(at, SLICE, &mut visit);
-        tokio::task::yield_now().await;
+        cursor = dump_some(tracker, at, SLICE, &mut visit).await;
     }
+}
+
+/// Calls `visit` for about `count` connections, from `cursor` on; returns where to continue.
+pub async fn dump_some(
+    tracker: &Tracker,
+    cursor: Cursor,
+    count: usize,
+    visit: impl FnMut(&Connection),
+) -> Option<Cursor> {
+    let next = tracker.dump(cursor, count, visit);
+    tokio::task::yield_now().await;
+    next
 }
 
 /// Removes the connections that a filter admits.

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::{Framer, Registry, Request, parse_request};
+use super::pieces::Encoder;
+use super::{Framer, Outcome, Registry, Request, Text, parse_request};
 use crate::coverage::Counter;
 use crate::plain_error;
 use crate::streams::unix;
@@ -24,7 +25,7 @@ const MAXIMUM_CLIENTS: usize = 64;
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
 /// Time limit of a command; `exit` waits for all of the daemon's cleanup.
 const COMMAND_LIMIT: Duration = Duration::from_secs(300);
-/// Longest time for a client to read its reply.
+/// Longest time for a client to read its reply, or a piece of it.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 /// Time for clients to read their last reply when the daemon ends.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -32,6 +33,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 static REQUESTS: Counter = Counter::new("unixctl_received");
 static REFUSED: Counter = Counter::new("unixctl_refused");
 static MALFORMED: Counter = Counter::new("unixctl_malformed");
+static UNREAD: Counter = Counter::new("unixctl_unread");
 
 /// The socket, bound but not yet served, so that errors appear before the daemon detaches.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Server {
     /// Binds `path`, and replaces a socket that a dead daemon has left there.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let (listener, file) = unix::listen(path)?;
-        for counter in [&REQUESTS, &REFUSED, &MALFORMED] {
+        for counter in [&REQUESTS, &REFUSED, &MALFORMED, &UNREAD] {
             crate::coverage::register(counter);
         }
         Ok(Server {
@@ -164,8 +166,40 @@ async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::
         else {
             return Ok(());
         };
-        tokio::time::timeout(WRITE_LIMIT, stream.write_all(&answer)).await??;
+        match answer {
+            Answer::Whole(bytes) => write(&mut stream, &bytes).await?,
+            Answer::Pieces(id, pieces) => write_pieces(&mut stream, &id, pieces).await?,
+        }
     }
+}
+
+/// A reply as bytes, or its id and pieces of its result.
+enum Answer {
+    Whole(Vec<u8>),
+    Pieces(Value, mpsc::Receiver<String>),
+}
+
+async fn write(stream: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
+    let written = tokio::time::timeout(WRITE_LIMIT, stream.write_all(bytes)).await;
+    if written.is_err() {
+        UNREAD.increment();
+    }
+    written?
+}
+
+/// Writes a reply as its pieces are made. If the client does not read one in time, the connection
+/// ends, and with it the command.
+async fn write_pieces(
+    stream: &mut UnixStream,
+    id: &Value,
+    mut pieces: mpsc::Receiver<String>,
+) -> io::Result<()> {
+    let mut encoder = Encoder::new();
+    write(stream, &encoder.begin(id)).await?;
+    while let Some(piece) = tokio::time::timeout(COMMAND_LIMIT, pieces.recv()).await? {
+        write(stream, &encoder.piece(&piece)).await?;
+    }
+    write(stream, &encoder.end()).await
 }
 
 /// Runs a request and returns its reply. While the command runs, what the client sends is kept (up
@@ -177,7 +211,7 @@ async fn answer(
     stream: &mut UnixStream,
     framer: &mut Framer,
     buffer: &mut [u8],
-) -> io::Result<Option<Vec<u8>>> {
+) -> io::Result<Option<Answer>> {
     let Request {
         id,
         method,
@@ -201,20 +235,21 @@ async fn answer(
         text
     };
     let answer = match result {
-        Ok(text) => json!({ "id": id, "result": terminated(text), "error": null }),
+        Ok(Text::Pieces(pieces)) => return Ok(Some(Answer::Pieces(id, pieces))),
+        Ok(Text::Whole(text)) => json!({ "id": id, "result": terminated(text), "error": null }),
         Err(text) => json!({ "id": id, "result": null, "error": terminated(text) }),
     };
-    Ok(Some(answer.to_string().into_bytes()))
+    Ok(Some(Answer::Whole(answer.to_string().into_bytes())))
 }
 
 /// Waits for the command's result, at most [`COMMAND_LIMIT`], while checking that the client is
 /// still connected.
 async fn wait(
-    mut receiver: oneshot::Receiver<Result<String, String>>,
+    mut receiver: oneshot::Receiver<Outcome>,
     stream: &mut UnixStream,
     framer: &mut Framer,
     buffer: &mut [u8],
-) -> io::Result<Option<Result<String, String>>> {
+) -> io::Result<Option<Outcome>> {
     let mut room = super::framing::MAXIMUM_MESSAGE;
     let limit = tokio::time::sleep(COMMAND_LIMIT);
     tokio::pin!(limit);
@@ -235,5 +270,101 @@ async fn wait(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unixctl::PIECE;
+
+    const PIECES: usize = 200;
+
+    /// A registry with a long command, which counts the pieces that it has made, and a short one.
+    fn registry(made: &Rc<Cell<usize>>, ended: &Rc<Cell<usize>>) -> Registry {
+        let registry = Registry::default();
+        let (made, ended) = (made.clone(), ended.clone());
+        registry.register("long", "", 0, 0, move |_, reply| {
+            let (made, ended) = (made.clone(), ended.clone());
+            tokio::task::spawn_local(async move {
+                let pieces = reply.pieces();
+                for number in 0..PIECES {
+                    let piece = format!("\"{number}\"\n").repeat(PIECE / 8);
+                    made.set(made.get() + 1);
+                    if !pieces.add(piece).await {
+                        break;
+                    }
+                }
+                ended.set(ended.get() + 1);
+            });
+        });
+        registry.answer("short", "", 0, 0, |_| Ok("done".into()));
+        registry
+    }
+
+    async fn client(registry: &Registry) -> UnixStream {
+        let (client, server) = UnixStream::pair().unwrap();
+        let registry = registry.clone();
+        tokio::task::spawn_local(async move { serve(server, &registry, 0).await });
+        client
+    }
+
+    async fn ask(client: &mut UnixStream, command: &str) {
+        let request = json!({ "id": 1, "method": command, "params": [] });
+        client
+            .write_all(request.to_string().as_bytes())
+            .await
+            .unwrap();
+    }
+
+    async fn read(client: &mut UnixStream) -> Value {
+        let (mut framer, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+        loop {
+            let length = client.read(&mut buffer).await.unwrap();
+            assert!(length > 0);
+            framer.extend_from_slice(&buffer[..length]);
+            if let Ok(value) = serde_json::from_slice(&framer) {
+                return value;
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_reply_is_made_as_it_is_read() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime.unwrap(), async {
+            let (made, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let registry = registry(&made, &ended);
+            let mut slow = client(&registry).await;
+            ask(&mut slow, "long").await;
+            // Others are served while it does not read, and hardly a piece is made.
+            for _ in 0..50 {
+                let mut other = client(&registry).await;
+                ask(&mut other, "short").await;
+                assert_eq!(read(&mut other).await["result"], "done\n");
+            }
+            assert!(made.get() < PIECES / 4, "{} pieces", made.get());
+            let result = read(&mut slow).await["result"].clone();
+            let expected: String = (0..PIECES)
+                .map(|number| format!("\"{number}\"\n").repeat(PIECE / 8))
+                .collect();
+            assert!(result == expected.as_str(), "another text");
+            assert_eq!((made.get(), ended.get()), (PIECES, 1));
+            // The connection can be used again; a client that goes ends the command.
+            ask(&mut slow, "short").await;
+            assert_eq!(read(&mut slow).await["result"], "done\n");
+            made.set(0);
+            ask(&mut slow, "long").await;
+            let mut some = [0; 1000];
+            slow.read_exact(&mut some).await.unwrap();
+            drop(slow);
+            while ended.get() < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(made.get() < PIECES / 4, "{} pieces", made.get());
+        });
     }
 }
