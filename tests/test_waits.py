@@ -166,6 +166,9 @@ def metrics_are_served_where_asked(lab):
             >= samples["sluice_port_received_packets_total", 'port="p1"'] + 20
         ),
     )
+    equal(samples["sluice_connections", None], 0, "tracked connections")
+    equal(samples["sluice_connections_limit", None], 3_000_000, "their number at most")
+    equal(samples["sluice_connection_events_total", 'event="created"'], 0, "connections so far")
     busy = [value for (name, _), value in samples.items() if name == "sluice_worker_busy_share"]
     check(busy and all(0 <= value <= 1 for value in busy), busy)
     with inside(switch.namespace):

@@ -15,7 +15,7 @@ import termios
 import threading
 import time
 
-from harness import check, equal, run, test, wait_for
+from harness import becomes, check, equal, inside, run, test, wait_for
 from test_predictions import sluice
 from test_sluice_command import User
 
@@ -326,3 +326,61 @@ def a_switch_without_its_database_gets_it_back(lab):
         user.shell('sluice down "$D"')
     finally:
         user.shell('sluice down "$D"', ok=False)
+
+
+@test(timeout=60)
+def tracked_connections_are_shown(lab):
+    """How many there are, new, expired and refused, and the largest zones; nothing without any."""
+    command = sluice(lab)
+    switch = lab.switch()
+    switch.bridge()
+    host = lab.namespace("h1").quiet()
+    switch.pair(host, "p1", ip="10.1.0.1/24")
+    switch.port("p1", "ofport_request=1")
+    host.run("ip neigh add 10.1.0.2 lladdr 02:00:00:00:00:02 dev eth0")
+    switch.flows(
+        "udp,tp_dst=5,actions=ct(commit,zone=5)",
+        "udp,tp_dst=7,actions=ct(commit,zone=7)",
+    )
+    switch.appctl("dpctl/ct-set-limits", "zone=7,limit=2")
+    switch.appctl("dpctl/ct-set-maxconns", "1000")
+
+    def told():
+        return json.loads(switch.appctl("sluice/stats"))["connections"]
+
+    equal(told()["count"], 0, "connections at first")
+    check("Connections" not in text_of(command, switch).splitlines(), "a table without connections")
+    with inside(host):
+        for port in [5] * 5 + [7] * 4:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.sendto(b"?", ("10.1.0.2", port))
+    becomes(lambda: (told()["count"], told()["refused"]), (7, 2), "connections and refusals")
+    equal(
+        told(),
+        {
+            "count": 7,
+            "limit": 1000,
+            "expected": 0,
+            "created": 7,
+            "expired": 0,
+            "refused": 2,
+            "zones": [
+                {"zone": 5, "count": 5, "limit": None},
+                {"zone": 7, "count": 2, "limit": 2},
+            ],
+        },
+        "figures",
+    )
+    lines = text_of(command, switch).splitlines()
+    at = lines.index("Connections")
+    rows = [line.split() for line in lines[at + 1 : at + 5]]
+    equal(
+        rows,
+        [
+            ["zone", "connections", "limit", "new/s", "expired/s", "refused/s"],
+            ["all", "7", "1000", "0", "0", "0"],
+            ["5", "5", "-", "-", "-", "-"],
+            ["7", "2", "2", "-", "-", "-"],
+        ],
+        "the table",
+    )

@@ -21,9 +21,42 @@ pub struct Stats {
     pub tables: Vec<Table>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// Tracked connections; None of daemons that do not say.
+    #[serde(default)]
+    pub connections: Option<Connections>,
     /// Ports that could not be opened, or differ from the database.
     #[serde(default)]
     pub port_errors: Vec<PortError>,
+}
+
+/// Tracked connections.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Connections {
+    /// Their number.
+    pub count: u64,
+    /// Their number at most.
+    pub limit: u64,
+    /// How many have begun.
+    pub created: u64,
+    /// How many have ended because nothing happened.
+    pub expired: u64,
+    /// How many were not tracked because of a limit.
+    pub refused: u64,
+    /// The zones with the most, the largest first.
+    pub zones: Vec<Zone>,
+}
+
+/// A zone of tracked connections.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Zone {
+    /// Its number.
+    pub zone: u16,
+    /// Its connections.
+    pub count: u64,
+    /// Their number at most; None: only that of all.
+    pub limit: Option<u64>,
 }
 
 /// A port with an error.

@@ -9,12 +9,16 @@ use crate::shard::Shard;
 use crate::tcp::TcpInfo;
 use crate::timeouts::{Policies, Policy};
 use crate::tracker::{NO_LIMIT, SHARDS, Tracker};
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
 /// Connections that are looked at under one lock.
 const STRIDE: u32 = 32;
+
+/// Expected connections that are removed under one lock.
+const EXPECTED: usize = 256;
 
 /// Where a dump or flush continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -194,7 +198,7 @@ impl Tracker {
         if self.expired.load(Ordering::Relaxed) >> 10 >= now_ms >> 10 {
             return true;
         }
-        (self.expectations).expire(self.secret, now_ms, STRIDE as usize);
+        (self.expectations).expire(self.secret, now_ms, EXPECTED);
         let start = self.expiring.load(Ordering::Relaxed);
         for step in 0..SHARDS {
             let number = (start + step) % SHARDS;
@@ -330,6 +334,18 @@ impl Tracker {
     /// Returns how many connections a zone has.
     pub fn zone_count(&self, zone: u16) -> u32 {
         self.zone_counts[usize::from(zone)].load(Ordering::Relaxed)
+    }
+
+    /// Returns the zones with the most connections, `most` at most, the largest first, with their
+    /// numbers of connections.
+    pub fn largest_zones(&self, most: usize) -> Vec<(u16, u32)> {
+        let mut zones: Vec<(u16, u32)> = (0..=u16::MAX)
+            .map(|zone| (zone, self.zone_count(zone)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        zones.sort_unstable_by_key(|(zone, count)| (Reverse(*count), *zone));
+        zones.truncate(most);
+        zones
     }
 
     /// Sets the timeouts of a zone's connections, None for the default ones. Holds from each

@@ -10,6 +10,7 @@ pub(crate) mod queues;
 use crate::commands::counters::drops;
 use crate::switch::Switch;
 use crate::switch::waits::{Ask, collect, let_go, refresh};
+use conntrack::Tracker;
 use datapath::clock::cycles_per_second;
 use datapath::{Keeps, PortStats, SteeringWorker, WorkerInfo};
 use queues::{begin_family, escaped};
@@ -33,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(2);
 /// Interval at which the configuration is checked, and pause after an error.
 const LOOK: Duration = Duration::from_secs(1);
+/// Zones of tracked connections that are reported.
+const ZONES: usize = 8;
 /// Most forecasts made for one reply; other queues keep their last ones.
 const FORECASTS: usize = 32;
 
@@ -57,6 +60,9 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     page.ports(&ports);
     page.workers(&workers, cycles_per_second() as f64);
     page.steering(&workers, &steering);
+    if let Some(tracker) = switch.tracker() {
+        page.connections(&tracker);
+    }
     page.control(&crate::turns::turns());
     let all = drops(switch);
     page.family(
@@ -146,6 +152,48 @@ impl Page {
             "counter",
             "Packets dropped at a port, by reason; tx_policed holds those that its policer or its queues dropped.",
             samples,
+        );
+    }
+
+    /// Adds metrics of tracked connections.
+    fn connections(&mut self, tracker: &Tracker) {
+        let gauges = [
+            (
+                "sluice_connections",
+                "Tracked connections, with those that have expired and are not yet removed.",
+                tracker.count(),
+            ),
+            (
+                "sluice_connections_limit",
+                "Connections that are tracked at most.",
+                tracker.limit(),
+            ),
+            (
+                "sluice_connections_expected",
+                "Connections that helpers (FTP, TFTP) expect.",
+                tracker.expected(),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            begin_family(&mut self.0, name, "gauge", help);
+            let _ = writeln!(self.0, "{name} {value}");
+        }
+        self.family(
+            "sluice_zone_connections",
+            "gauge",
+            "Tracked connections of the largest zones.",
+            (tracker.largest_zones(ZONES).into_iter())
+                .map(|(zone, count)| (format!("zone=\"{zone}\""), count.into())),
+        );
+        self.family(
+            "sluice_connection_events_total",
+            "counter",
+            "What happened to connections and packets of theirs (coverage/show: conntrack_...).",
+            conntrack::Counter::ALL.into_iter().map(|counter| {
+                let event = counter.name().trim_start_matches("conntrack_");
+                let count = tracker.counters().get(counter);
+                (format!("event=\"{event}\""), count as f64)
+            }),
         );
     }
 

@@ -3,7 +3,9 @@
 use super::lay_out::{
     Look, Room, Section, Shown, figures, harmless, spare_figures, words, wrapped,
 };
-use crate::stats::{Port, Queue, Reading, Stats, Steering, Worker, per_second, worker_rates};
+use crate::stats::{
+    Connections, Port, Queue, Reading, Stats, Steering, Worker, per_second, worker_rates,
+};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -19,6 +21,7 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         rules(after),
         Some(workers(old, new, interval_us)),
         steering(old, new, interval_us),
+        connections(old, new, interval_us),
         Some(tables(old, new, interval_us)),
     ];
     let head = (head.iter()).flat_map(|text| shown(text, width, Look::Row));
@@ -492,6 +495,48 @@ fn steering(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> 
             words("keeps the rest because", Room::Cut(10)),
         ],
         rows: Sorted(rows.collect()).rows(),
+    })
+}
+
+/// Returns the number of tracked connections, and the largest zones; nothing if there were none
+/// ever.
+fn connections(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> {
+    let new = after.connections.as_ref()?;
+    if new.count == 0 && new.created == 0 && new.refused == 0 {
+        return None;
+    }
+    let old = before.connections.as_ref().unwrap_or(new);
+    let rate = |of: fn(&Connections) -> u64| short(per_second(of(old), of(new), interval_us));
+    let all = vec![
+        "all".to_owned(),
+        new.count.to_string(),
+        new.limit.to_string(),
+        rate(|all| all.created),
+        rate(|all| all.expired),
+        rate(|all| all.refused),
+    ];
+    let nothing = || "-".to_owned();
+    let zones = new.zones.iter().map(|zone| {
+        vec![
+            zone.zone.to_string(),
+            zone.count.to_string(),
+            zone.limit.map_or_else(nothing, |limit| limit.to_string()),
+            nothing(),
+            nothing(),
+            nothing(),
+        ]
+    });
+    Some(Section {
+        title: "Connections".into(),
+        columns: vec![
+            words("zone", Room::Cut(5)),
+            figures("connections"),
+            figures("limit"),
+            figures("new/s"),
+            figures("expired/s"),
+            figures("refused/s"),
+        ],
+        rows: std::iter::once(all).chain(zones).collect(),
     })
 }
 

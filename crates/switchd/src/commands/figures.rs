@@ -31,6 +31,7 @@ fn stats(switch: &Switch) -> Value {
         "port_errors": port_errors(switch),
         "control": control(),
         "workers": workers(switch),
+        "connections": connections(switch),
         "tables": bridges.iter().flat_map(|bridge| table_counters(bridge)).collect::<Vec<_>>(),
         "drops": super::counters::drops(switch),
     })
@@ -101,6 +102,34 @@ fn lost(counters: &HashMap<String, u64>) -> BTreeMap<&str, u64> {
         (is_loss && value > 0).then_some((name.as_str(), value))
     });
     reasons.collect()
+}
+
+/// Zones of tracked connections that are reported.
+const ZONES: usize = 8;
+
+/// Reports tracked connections; null before there is a datapath.
+fn connections(switch: &Switch) -> Value {
+    use conntrack::Counter;
+    let Some(tracker) = switch.tracker() else {
+        return Value::Null;
+    };
+    let count = |counter| tracker.counters().get(counter);
+    let zone = |(zone, count): (u16, u32)| {
+        json!({
+            "zone": zone,
+            "count": count,
+            "limit": tracker.zone_limit(Some(zone)).or(tracker.zone_limit(None)),
+        })
+    };
+    json!({
+        "count": tracker.count(),
+        "limit": tracker.limit(),
+        "expected": tracker.expected(),
+        "created": count(Counter::Created),
+        "expired": count(Counter::Expired),
+        "refused": count(Counter::RefusedFull) + count(Counter::RefusedZoneLimit),
+        "zones": tracker.largest_zones(ZONES).into_iter().map(zone).collect::<Vec<_>>(),
+    })
 }
 
 /// Reports how long the control thread's turns have kept its other tasks waiting.
