@@ -65,9 +65,10 @@ impl Connection {
 }
 
 impl<F: Frame> Lanes<F> {
-    /// Sends packets through the tracker and translates them, and returns those that need a walk for
-    /// that or because a helper has them rewritten, with the answers for them in `aside`.
-    /// `continues` says whether the others show their connections now, for a lookup.
+    /// Sends packets through the tracker and translates them, and returns those that need a walk,
+    /// with the answers for them in `aside`: those that cannot be translated here, and those that a
+    /// helper has rewritten. `continues` says whether the others show their connections now, for a
+    /// lookup.
     fn track<H: Host<F>>(
         &mut self,
         host: &mut H,
