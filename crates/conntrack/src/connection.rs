@@ -138,7 +138,8 @@ impl Conn {
         settled && self.helper.is_none() && self.relations.is_none()
     }
 
-    /// Returns what packets may read without the shard's lock, if they may go by a line. `changes` counts changes of timeouts, to be read before the policies.
+    /// Returns what packets may read without the shard's lock, if they may go by a line. `changes`
+    /// counts changes of timeouts, to be read before the policies.
     pub fn content(&self, policies: &Policies, changes: u32) -> Option<Content> {
         if !self.is_settled() {
             return None;

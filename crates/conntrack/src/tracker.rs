@@ -296,7 +296,8 @@ impl Tracker {
     }
 
     /// [`Tracker::track_again`] for packets of a burst, in their order, of which the same is asked
-    /// but for the zone. Fastest for up to 64. Calls `answer` with each packet's number and what is said of it.
+    /// but for the zone. Fastest for up to 64. Calls `answer` with each packet's number and what is
+    /// said of it.
     pub fn track_burst<'f, F: Frame + 'f>(
         &self,
         packets: impl Iterator<Item = Coming<'f, F>> + Clone,

@@ -751,7 +751,7 @@ impl World<'_> {
         if self.twice {
             let found = (self.tracker).track_again(&frame, &layers, earlier, &self.look, 1000);
             assert_eq!(found.rewrite, None);
-            earlier = found.earlier();
+            earlier = found.earlier(self.look.nat.is_some());
             if found.state & state::INVALID != 0 {
                 return false;
             }

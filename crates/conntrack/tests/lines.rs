@@ -175,8 +175,8 @@ fn shown(tracker: &Tracker, now: u64) -> Vec<String> {
     all
 }
 
-/// Both have the same packets. Before each one, the second is told that timeouts have changed, though
-/// they have not, so that its packet goes by the shard.
+/// Both have the same packets. Before each one, the second is told that timeouts have changed,
+/// though they have not, so that its packet goes by the shard.
 fn check(steps: &[Step]) {
     let trackers = [Tracker::new([5, 6]), Tracker::new([5, 6])];
     let mut policies = [Policy::default(), Policy::default()];

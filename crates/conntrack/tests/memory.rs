@@ -17,8 +17,8 @@ fn resident() -> usize {
     kilobytes * 1024
 }
 
-/// Returns the bytes that each UDP connection takes, with replies or without, and the tracker: if it
-/// was freed, the next one would seem to take less.
+/// Returns the bytes that each UDP connection takes, with replies or without, and the tracker: if
+/// it was freed, the next one would seem to take less.
 fn measure(nat: Option<&Nat>, replies: bool) -> (usize, Tracker) {
     let before = resident();
     let tracker = Tracker::new([0x1234_5678_9abc_def1, 0xfedc_ba98_7654_3211]);
