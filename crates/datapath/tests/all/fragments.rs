@@ -203,7 +203,7 @@ fn fragments_go_where_their_datagram_goes() {
         ],
         vec![
             set(std::slice::from_ref(&two)),
-            bucket(&[goes_on.clone()]),
+            bucket(std::slice::from_ref(&goes_on)),
             bucket(&[ends.clone(), three.clone()]),
         ],
         vec![bucket(&[goes_on.clone(), two.clone()]), three.clone()],
