@@ -56,7 +56,8 @@ impl Said {
             bytes.extend([0x08, 0x00, 0x45 + self.options / 4, 0]);
             bytes.extend(length.to_be_bytes());
             bytes.extend([0, self.id]);
-            let place = self.offset / 8 | if self.more { 0x2000 } else { 0 };
+            let more = if self.more { 0x2000 } else { 0 };
+            let place = (self.offset / 8) | more;
             bytes.extend(place.to_be_bytes());
             bytes.extend([64, 17, 0, 0, 10, 0, 0, self.source, 10, 0, 0, 9]);
             bytes.extend(vec![1; self.options.into()]);
