@@ -393,7 +393,20 @@ impl<F: Frame> Patches<F> {
 
     /// Adds frames to the burst.
     pub fn join(&mut self, frames: usize) {
-        self.budget = self.budget.saturating_add(frames * self.per_frame);
+        self.give_back(frames * self.per_frame);
+    }
+
+    /// Takes a frame's share of the budget out of the burst.
+    fn lend(&mut self) -> usize {
+        let share = self.budget.min(self.per_frame);
+        self.budget -= share;
+        share
+    }
+
+    /// Adds a share of the budget that was taken out of this or another burst: so copies that are
+    /// flooded around a loop end, however often they wait.
+    pub fn give_back(&mut self, share: usize) {
+        self.budget = self.budget.saturating_add(share);
     }
 
     /// Returns the batch that a frame is to join.
@@ -961,7 +974,13 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     ) -> bool {
         let now_ms = Host::<F>::now_ns(self) / 1_000_000;
         let bridge = self.bridge.id.0;
-        let (taken, ended) = self.fragments.take(arrived, bridge, now_ms, park);
+        let mut share = Some(self.patches.lend());
+        let (taken, ended) = self.fragments.take(arrived, bridge, now_ms, || {
+            let mut parked = park();
+            parked.walks = share.take().unwrap_or_default();
+            parked
+        });
+        self.patches.give_back(share.unwrap_or_default());
         self.patches.go_on(ended.into_iter(), fragments::expired());
         match taken {
             Taken::Held => true,

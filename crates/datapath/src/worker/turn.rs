@@ -166,7 +166,7 @@ impl<'a, F: Frame> Turn<'a, F> {
     /// Resumes a fragment that has waited at `ct`.
     #[cold]
     fn go_on_tracked(&mut self, fragment: Parked<F>, answer: &Tracked) {
-        self.patches.join(1);
+        self.patches.give_back(fragment.walks);
         let place = fragment.place();
         let id = BridgeId(place.bridge);
         let bridge = self.snapshot.bridge(id.slot());

@@ -174,8 +174,28 @@ fn fragments_go_where_their_datagram_goes() {
     let (two, three) = (Op::Output(2), Op::Output(3));
     let (ends, goes_on) = (track(1, None, None), track(2, Some(1), None));
     let again = track(3, Some(2), None);
+    let address = std::net::IpAddr::from([10, 9, 9, 9]);
+    let translates = track(
+        4,
+        Some(2),
+        Some(Nat {
+            direction: Some(Direction::Source),
+            range: Some(Range {
+                min: address,
+                max: address,
+                ports: None,
+            }),
+            ..Nat::default()
+        }),
+    );
     let ways: Vec<Vec<Op>> = vec![
         vec![goes_on.clone()],
+        vec![set(std::slice::from_ref(&goes_on))],
+        vec![set(std::slice::from_ref(&translates)), two.clone()],
+        vec![
+            Op::Clone(list(&[set(std::slice::from_ref(&translates))])),
+            three.clone(),
+        ],
         vec![goes_on.clone(), two.clone()],
         vec![ends.clone(), two.clone()],
         vec![goes_on.clone(), again.clone(), two.clone()],

@@ -27,6 +27,12 @@ pub(crate) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
 struct Wide<'a> {
     lane: &'a Lane,
     more: &'a MoreWords,
+}
+
+/// The same, with what is known of the packet's connection.
+#[derive(Clone, Copy)]
+struct Tracked<'a> {
+    wide: Wide<'a>,
     connection: &'a Connection,
 }
 
@@ -37,8 +43,17 @@ impl Words for Wide<'_> {
     fn word(&self, index: u8) -> u64 {
         match self.lane.words.get(usize::from(index)) {
             Some(word) => *word,
-            None => word_beyond(index, self.lane.extent, self.more) | self.connection.word(index),
+            None => word_beyond(index, self.lane.extent, self.more),
         }
+    }
+}
+
+impl Words for Tracked<'_> {
+    const AT_HAND: u8 = 0;
+
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        self.wide.word(index) | self.connection.word(index)
     }
 }
 
@@ -46,10 +61,18 @@ impl<F: Frame> Lanes<F> {
     /// Returns a lane with its further words.
     #[inline(always)]
     fn wide(&self, lane: usize) -> Wide<'_> {
-        const NONE: Connection = Connection::NONE;
         Wide {
             lane: &self.lanes[lane],
             more: &self.more[lane],
+        }
+    }
+
+    /// Returns a lane with its further words and what is known of its packet's connection.
+    #[inline(always)]
+    fn tracked(&self, lane: usize) -> Tracked<'_> {
+        const NONE: Connection = Connection::NONE;
+        Tracked {
+            wide: self.wide(lane),
             connection: match self.tracked.contains(lane) {
                 true => &self.connections[lane],
                 false => &NONE,
@@ -74,7 +97,7 @@ impl<F: Frame> Lanes<F> {
 
     /// Executes a choice for a wide lane.
     pub(crate) fn multipath_wide(&mut self, lane: usize, multipath: &MultipathHash) {
-        let write = multipath.write(&self.wide(lane));
+        let write = multipath.write(&self.tracked(lane));
         self.lanes[lane].write(&write);
     }
 
@@ -86,7 +109,22 @@ impl<F: Frame> Lanes<F> {
         set: LaneSet,
         found: &mut Found<'g>,
     ) -> bool {
+        if set.minus(self.tracked) != set {
+            return self.look_up_tracked(burst, table, set, found);
+        }
         let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| self.wide(lane));
+        (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
+    }
+
+    #[inline(never)]
+    fn look_up_tracked<'g>(
+        &self,
+        burst: &Burst<'_, 'g>,
+        table: u8,
+        set: LaneSet,
+        found: &mut Found<'g>,
+    ) -> bool {
+        let lanes: [Tracked<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| self.tracked(lane));
         (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
     }
 }

@@ -31,6 +31,8 @@ pub struct Parked<F> {
     recirculated: u8,
     packet_out: bool,
     sent: bool,
+    /// For whoever holds it: how often copies of its frame may still be walked again.
+    pub walks: usize,
 }
 
 impl<F> Parked<F> {
@@ -127,6 +129,7 @@ impl<F: Frame> Walk<F> {
             packet_out: self.packet_out,
             // Whoever goes on with the packet itself counts it as dropped if it is not sent.
             sent: self.sent || !is_main,
+            walks: 0,
         };
         self.sent |= is_main;
         self.leave(clone);

@@ -158,8 +158,9 @@ impl<F: Frame> Walk<F> {
         match clone {
             None => {
                 self.stack.clear();
-                // An empty set that counts as having run, so that nothing more follows.
-                self.running_set = Some(Box::default());
+                // An empty set that counts as having run, so that nothing more follows. The present
+                // step may be one of the old set, and be read until the walk is cleared.
+                self.owned.extend(self.running_set.replace(Box::default()));
             }
             Some(index) => {
                 while self.stack.len() > index {
@@ -168,7 +169,7 @@ impl<F: Frame> Walk<F> {
                     }
                 }
                 if let Some(saved) = &mut self.at.saved {
-                    saved.running_set = Some(Box::default());
+                    self.owned.extend(saved.running_set.replace(Box::default()));
                 }
             }
         }
