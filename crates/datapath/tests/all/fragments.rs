@@ -346,3 +346,33 @@ fn what_nobody_completes_is_sent_on_or_dropped_with_its_bridge() {
     switch.datapath.purge_overdue_fragments();
     assert_eq!((held(&switch), switch.dropped("fragments_purged")), (0, 4));
 }
+
+/// Fragments that are flooded around a loop, and wait at each turn until their datagram is whole
+/// again, end as whole packets do.
+#[test]
+fn fragments_in_a_loop_of_patch_ports_end() {
+    let mut switch = Switch::new(1);
+    let (one, two) = (switch.bridge("br1"), switch.bridge("br2"));
+    for link in 0..4_u32 {
+        switch.patch(one, 10 + link, &format!("a{link}"), &format!("b{link}"));
+        switch.patch(two, 10 + link, &format!("b{link}"), &format!("a{link}"));
+    }
+    let wire = Wire::new(true);
+    switch.port(one, 1, &wire);
+    for bridge in [one, two] {
+        let tracks = track(1, Some(1), None);
+        switch.rule(bridge, 0, 0, Match::any(), vec![tracks]);
+        let floods = Op::All { flood: true };
+        switch.rule(bridge, 1, 0, Match::any(), vec![floods]);
+    }
+    for fragment in cut(&datagram(false, 1, 2000), 7) {
+        wire.put(fragment);
+    }
+    wait_until("the storm ends", || {
+        switch.dropped("too_many_patches") > 0 && wire.waiting() == 0
+    });
+    switch.program.domain.publish();
+    let barrier = switch.datapath.barrier();
+    wait_until("a turn later", || switch.datapath.barrier_passed(barrier));
+    assert!(wire.sent() < 100_000);
+}
