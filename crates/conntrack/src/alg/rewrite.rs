@@ -17,6 +17,13 @@ pub struct Rewrite {
     pub(crate) edit: Option<Replace>,
 }
 
+impl Rewrite {
+    /// Returns whether a text is replaced: then the whole segment must be in one frame.
+    pub fn replaces_text(&self) -> bool {
+        self.edit.is_some()
+    }
+}
+
 /// A text that is to be replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Replace {

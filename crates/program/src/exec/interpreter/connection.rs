@@ -8,7 +8,7 @@ use super::{Aside, Burst, MAX_RESUBMITS, Next, Pending, Position, Steps, Walk};
 use crate::actions::connection::{CONNECTION, Track, Write, Zone};
 use crate::actions::{PortNo, bits};
 use crate::host::{DropReason, Host};
-use conntrack::{Earlier, Masked, Request, Settled, Tracked, Tracker, Translation, state};
+use conntrack::{Earlier, Masked, Request, Rewrite, Settled, Tracked, Tracker, Translation, state};
 use packet::key::at;
 use packet::{Field, Frame, Value};
 use std::net::IpAddr;
@@ -73,9 +73,7 @@ impl<F: Frame> Walk<F> {
             return self.fail(host, DropReason::ActionFailed);
         }
         if let Some(rewrite) = &tracked.rewrite
-            && !self.edit(burst, host, |frame, layers, _| {
-                Tracker::rewrite(frame, layers, rewrite)
-            })
+            && !self.rewrite(burst, host, rewrite)
         {
             return self.fail(host, DropReason::ActionFailed);
         }
@@ -281,6 +279,29 @@ impl<F: Frame> Walk<F> {
             Tracker::translate_inner(frame, &self.layers, translation);
         }
         true
+    }
+
+    /// Writes what a helper has written; returns false where that is not possible.
+    fn rewrite<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        rewrite: &Rewrite,
+    ) -> bool {
+        if self.is_fragment() {
+            // The answer is that for the whole datagram. Its text may begin in one fragment and end
+            // in another, and a longer one would move all offsets behind it.
+            if rewrite.replaces_text() {
+                return false;
+            }
+            // Only the first fragment has the numbers and the checksum.
+            if self.key.u8(at::IP_FRAG) & LATER_FRAGMENT != 0 {
+                return true;
+            }
+        }
+        self.edit(burst, host, |frame, layers, _| {
+            Tracker::rewrite(frame, layers, rewrite)
+        })
     }
 
     /// Fills in the words that tell of the packet's connection.

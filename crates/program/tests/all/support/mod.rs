@@ -1,6 +1,7 @@
 //! What tests of walks share.
 
-use packet::parse::Malformed;
+use conntrack::{Earlier, Request, Tracked};
+use packet::parse::{Layers, Malformed};
 use packet::{Frame, HeapFrame};
 use program::actions::{PortNo, ToController};
 use program::host::{Context, DropReason, Host};
@@ -18,6 +19,8 @@ pub struct Met {
     /// Number of packet-ins.
     pub told: u64,
     pub malformed: Vec<Malformed>,
+    /// What the tracker says of each packet.
+    pub answer: Tracked,
 }
 
 impl Met {
@@ -37,6 +40,9 @@ impl Met {
 }
 
 impl Host<HeapFrame> for Met {
+    fn track(&mut self, _: &HeapFrame, _: &Layers, _: Earlier, _: &Request<'_>) -> Tracked {
+        self.answer
+    }
     fn port_is_live(&self, _: PortNo) -> bool {
         true
     }
