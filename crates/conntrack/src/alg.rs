@@ -19,14 +19,14 @@ pub use rewrite::Rewrite;
 pub(crate) use expect::{Expectations, Expected};
 pub(crate) use rewrite::rewrite;
 
-use crate::connection::Conn;
+use crate::connection::{Conn, Protocol};
 use crate::counters::Counter;
 use crate::extract::{Kind, Packet};
 use crate::key::{Key, from_ip, to_ip};
 use crate::nat::Direction;
 use crate::request::{Helper, Request};
 use crate::state;
-use crate::tcp::{Segment, flag};
+use crate::tcp::{self, Segment, flag};
 use crate::tracker::{Job, Tracker};
 use expect::Refusal;
 use ftp::{Announced, Form, LINE, Reading, Text};
@@ -117,6 +117,11 @@ impl Conn {
     /// Makes it related to the connection that has announced it.
     pub fn set_parent(&mut self, parent: Key) {
         self.relations_mut().parent = Some(parent);
+    }
+
+    /// Whether both sides of a TCP connection have been heard, and neither has closed it.
+    fn is_open(&self) -> bool {
+        matches!(&self.protocol, Protocol::Tcp(sides) if tcp::is_open(sides))
     }
 
     fn relations_mut(&mut self) -> &mut Relations {
@@ -309,6 +314,9 @@ impl Tracker {
                 return helped;
             }
             Overlap::Part => {}
+            // Whoever writes lines before the other side has answered may forge its address, and
+            // one packet must not be enough for others to come in.
+            Overlap::Nothing if !conn.is_open() || segment.flags & flag::SYN != 0 => {}
             Overlap::Nothing => match self.read_line(conn, reply, job, segment) {
                 Reading::Nothing => {}
                 Reading::Lie => {

@@ -460,6 +460,49 @@ fn expectations_are_bounded() {
 }
 
 #[test]
+fn nothing_is_announced_before_both_sides_have_been_heard() {
+    let port = b"PORT 10,1,1,1,200,2\r\n";
+    let passive = b"227 (10,1,1,2,200,2)\r\n";
+    let nat = source_nat("10.9.9.9");
+    for nat in [None, Some(&nat)] {
+        let tracker = Tracker::new([1, 2]);
+        let mut session = Session {
+            tracker: &tracker,
+            client: client(),
+            server: server(),
+            request: ftp(nat),
+            sent: [0; 2],
+            now: 1000,
+        };
+        for (reply, flags, payload) in [
+            (false, SYN, &port[..]),
+            (false, ACK, &port[..]),
+            (true, SYN | ACK, &passive[..]),
+        ] {
+            let tracked = session.segment(reply, flags, payload);
+            assert_eq!((tracker.expected(), tracked.rewrite), (0, None));
+        }
+        // This one completes the handshake.
+        session.segment(false, ACK, port);
+        assert_eq!(tracker.expected(), 1);
+        session.segment(true, ACK, passive);
+        assert_eq!(tracker.expected(), 2);
+    }
+    // Nor is a connection open that begins in the middle.
+    let tracker = Tracker::new([1, 2]);
+    let numbers = Numbers {
+        flags: ACK | PSH,
+        seq: 1,
+        ack: 1,
+    };
+    for _ in 0..3 {
+        let frame = tcp(client(), server(), numbers, port);
+        track(&tracker, frame, &ftp(None), 1000);
+        assert_eq!(tracker.expected(), 0);
+    }
+}
+
+#[test]
 fn tftp_answers_from_another_port() {
     for (nat, answered) in [
         (None, end("10.1.1.1", 3000)),
