@@ -441,22 +441,39 @@ fn expectations_are_bounded() {
     let data = |port: u16| syn(end("10.1.1.2", 20), end("10.1.1.1", 51_200 + port));
     assert_eq!(track(&tracker, data(11), &LOOK, 1000).state, NEW);
     assert_eq!(track(&tracker, data(12), &LOOK, 1000).state, NEW_RELATED);
-    let sessions = 65_536 / 8 + 1;
-    for number in 0..sessions {
-        let client = end("10.1.2.1", 5000 + number as u16);
-        let server = (IpAddr::from([10, 2, (number >> 8) as u8, number as u8]), 21);
-        let mut session = Session::begin(&tracker, client, server, ftp(None));
-        for port in 1..9 {
-            session.says(&format!("PORT 10,1,2,1,200,{port}\r\n"));
+    // A zone has an eighth of all.
+    let fill = |zone: u16| {
+        for number in 0..8192 / 8_u16 {
+            let client = end("10.1.2.1", 5000 + number);
+            let server = (IpAddr::from([10, 2, (number >> 8) as u8, number as u8]), 21);
+            let request = Request { zone, ..ftp(None) };
+            let mut session = Session::begin(&tracker, client, server, request);
+            for port in 1..9 {
+                session.says(&format!("PORT 10,1,2,1,200,{port}\r\n"));
+            }
         }
+    };
+    let refused = || tracker.counters().get(Counter::RefusedExpectation);
+    fill(0);
+    assert_eq!((tracker.expected(), refused()), (8192, 8));
+    for zone in 1..8 {
+        fill(zone);
     }
-    assert_eq!(tracker.expected(), 65_536);
-    assert_eq!(tracker.counters().get(Counter::RefusedExpectation), 16);
-    // What has expired makes room.
-    let mut session = Session::begin(&tracker, end("10.1.9.1", 5000), server(), ftp(None));
-    session.now = 400_000;
-    session.says("PORT 10,1,9,1,200,1\r\n");
-    assert_eq!(tracker.counters().get(Counter::RefusedExpectation), 16);
+    assert_eq!((tracker.expected(), refused()), (65_536, 8));
+    let say = |zone: u16, now: u64| {
+        let client = end("10.1.9.1", 5000 + zone);
+        let request = Request { zone, ..ftp(None) };
+        let mut session = Session::begin(&tracker, client, server(), request);
+        session.now = now;
+        session.says("PORT 10,1,9,1,200,1\r\n");
+    };
+    say(8, 1000);
+    assert_eq!((tracker.expected(), refused()), (65_536, 9));
+    // What has expired makes room, in all and in its zone.
+    say(9, 400_000);
+    say(0, 400_000);
+    assert_eq!(refused(), 9);
+    assert!(tracker.expected() < 65_536);
 }
 
 #[test]

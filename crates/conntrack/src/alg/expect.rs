@@ -8,6 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most connections that are expected at a time, over all zones.
 pub(crate) const LIMIT: usize = 65_536;
+/// Most that are expected at a time in one zone, so that no zone keeps others out.
+pub(crate) const ZONE_LIMIT: u32 = LIMIT as u32 / 8;
+/// Expired ones that are removed for a new one where there are too many.
+const REMOVED: usize = 16;
 /// How long one is expected, in milliseconds, as in Linux. Begins anew with each connection.
 pub(crate) const TIMEOUT_MS: u64 = 300_000;
 
@@ -66,6 +70,8 @@ struct Table {
     entries: HashMap<Key, Entry>,
     /// Keys by the time of their end.
     ends: BTreeMap<(u64, u64), Key>,
+    /// How many there are by zone, where there are any.
+    zones: HashMap<u16, u32>,
     serial: u64,
 }
 
@@ -75,7 +81,21 @@ impl Table {
             return false;
         };
         self.ends.remove(&(entry.expires, entry.serial));
+        let count = self.in_zone(key.zone).saturating_sub(1);
+        match count {
+            0 => self.zones.remove(&key.zone),
+            _ => self.zones.insert(key.zone, count),
+        };
         true
+    }
+
+    fn in_zone(&self, zone: u16) -> u32 {
+        self.zones.get(&zone).copied().unwrap_or(0)
+    }
+
+    /// Whether no more are expected in a zone.
+    fn is_full(&self, zone: u16) -> bool {
+        self.entries.len() >= LIMIT || self.in_zone(zone) >= ZONE_LIMIT
     }
 
     fn renew(&mut self, key: &Key, now_ms: u64) {
@@ -91,7 +111,7 @@ impl Table {
 /// Why a connection is not expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// There are too many.
+    /// There are too many, in all or in the zone.
     Full,
     /// Another connection has announced the same, and leads it elsewhere.
     Taken,
@@ -202,10 +222,10 @@ impl Expectations {
                 table.remove(&key);
             }
             None => {
-                if table.entries.len() >= LIMIT {
-                    self.remove_expired(secret, &mut table, now_ms, 1);
+                if table.is_full(key.zone) {
+                    self.remove_expired(secret, &mut table, now_ms, REMOVED);
                 }
-                if table.entries.len() >= LIMIT {
+                if table.is_full(key.zone) {
                     return Err(Refusal::Full);
                 }
                 self.add(secret, &key);
@@ -220,6 +240,7 @@ impl Expectations {
         };
         table.ends.insert((entry.expires, entry.serial), key);
         table.entries.insert(key, entry);
+        *table.zones.entry(key.zone).or_default() += 1;
         Ok(())
     }
 
