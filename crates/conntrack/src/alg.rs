@@ -24,7 +24,7 @@ use crate::counters::Counter;
 use crate::extract::{Kind, Packet};
 use crate::key::{Key, from_ip, to_ip};
 use crate::nat::Direction;
-use crate::request::{Helper, Request};
+use crate::request::{Helper, Request, Tracked};
 use crate::state;
 use crate::tcp::{self, Segment, flag};
 use crate::tracker::{Job, Tracker};
@@ -99,8 +99,18 @@ impl<F: Frame> Source for View<'_, F> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Helped {
     /// Further bits of `ct_state`.
-    pub state: u32,
-    pub rewrite: Option<Rewrite>,
+    state: u32,
+    /// Bits of `ct_state` that do not apply.
+    without: u32,
+    rewrite: Option<Rewrite>,
+}
+
+impl Helped {
+    /// Completes the answer for the packet.
+    pub fn apply_to(&self, tracked: &mut Tracked) {
+        tracked.state = tracked.state & !self.without | self.state;
+        tracked.rewrite = self.rewrite;
+    }
 }
 
 impl Conn {
@@ -310,7 +320,9 @@ impl Tracker {
             Overlap::Whole(found) => edit = Some(found),
             Overlap::Part if translates => {
                 self.counters.add(Counter::InvalidAnnouncement);
+                // Its numbers stay as they are, so no rule for a connection's packets may send it.
                 helped.state = state::INVALID;
+                helped.without = state::NEW | state::ESTABLISHED | state::REPLY | state::RELATED;
                 return helped;
             }
             Overlap::Part => {}

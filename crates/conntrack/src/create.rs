@@ -259,8 +259,7 @@ impl Tracker {
         if conn.helper.is_some() {
             conn.set_control(self.expectations.number());
             let helped = self.help(&mut conn, false, job, true, translates.is_some());
-            tracked.state |= helped.state;
-            tracked.rewrite = helped.rewrite;
+            helped.apply_to(&mut tracked);
         }
         conn.expires = home
             .policies

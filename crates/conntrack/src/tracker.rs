@@ -530,8 +530,7 @@ impl Tracker {
         if conn.helper.is_some() && untouched && fits {
             let translates = request.nat.is_some() && conn.nat.is_some();
             let helped = self.help(conn, reply, job, fresh, translates);
-            tracked.state |= helped.state;
-            tracked.rewrite = helped.rewrite;
+            helped.apply_to(&mut tracked);
         }
         let line = (conn.is_settled() || conn.line != NO_LINE).then(|| self.hashes(conn));
         if let Some(expires) = expires {

@@ -520,6 +520,21 @@ fn nothing_is_announced_before_both_sides_have_been_heard() {
 }
 
 #[test]
+fn part_of_a_translated_text_is_no_packet_of_its_connection() {
+    let tracker = Tracker::new([1, 2]);
+    let nat = source_nat("10.99.99.99");
+    let mut session = Session::begin(&tracker, client(), server(), ftp(Some(&nat)));
+    let line = "PORT 10,1,1,1,200,2\r\n";
+    let begin = session.sent[0];
+    assert!(session.says(line).rewrite.unwrap().replaces_text());
+    session.sent[0] = begin + 8;
+    let tracked = session.segment(false, ACK | PSH, &line.as_bytes()[8..]);
+    // It is translated like one outside the window.
+    let expected = state::TRACKED | state::INVALID | state::SOURCE_NAT;
+    assert_eq!((tracked.state, tracked.rewrite), (expected, None));
+}
+
+#[test]
 fn tftp_answers_from_another_port() {
     for (nat, answered) in [
         (None, end("10.1.1.1", 3000)),
