@@ -218,7 +218,12 @@ impl Tracker {
         });
         result.unwrap_or_else(|| {
             self.counters.add(Counter::NatExhausted);
-            Some((job.answer(state::INVALID), false))
+            // Nor is it related to another: rules for `+rel` would send it with its own addresses.
+            let alone = Job {
+                expected: None,
+                ..*job
+            };
+            Some((alone.answer(state::INVALID), false))
         })
     }
 

@@ -535,6 +535,33 @@ fn part_of_a_translated_text_is_no_packet_of_its_connection() {
 }
 
 #[test]
+fn an_announced_connection_without_a_free_port_is_invalid_and_not_related() {
+    let tracker = Tracker::new([1, 2]);
+    let nat = source_nat("10.9.9.9");
+    let mut session = Session::begin(&tracker, client(), server(), ftp(Some(&nat)));
+    session.says("PORT 10,1,1,1,200,2\r\n");
+    // Others have all tuples that replies could have: the sender's port may be replaced by a like.
+    let commit = Request {
+        commit: true,
+        ..LOOK
+    };
+    let (data, inside) = (end("10.1.1.2", 20), end("10.1.1.1", 51_202));
+    for port in 1..1024 {
+        let frame = syn(inside, (data.0, port));
+        assert_eq!(track(&tracker, frame, &commit, 1000).state, NEW);
+    }
+    let commit = Request {
+        nat: Some(&Nat::default()),
+        ..commit
+    };
+    let frame = syn(data, end("10.9.9.9", 51_202));
+    let tracked = track(&tracker, frame, &commit, 1000);
+    assert_eq!(tracked.state, state::TRACKED | state::INVALID);
+    assert!(tracked.translation.is_empty());
+    assert_eq!(tracker.counters().get(Counter::NatExhausted), 1);
+}
+
+#[test]
 fn tftp_answers_from_another_port() {
     for (nat, answered) in [
         (None, end("10.1.1.1", 3000)),
