@@ -116,6 +116,10 @@ pub enum DropReason {
     PacketInQueueFull,
     /// Too many packets waited for the monitors of ports.
     MonitorQueueFull,
+    /// Too many packets of one port waited for its monitor.
+    MonitorPortFull,
+    /// For the port's monitor, with a TTL that says that it has passed a router.
+    MonitorTtl,
     /// The port is configured to cause no packet-ins.
     NoPacketIn,
     /// Being processed when a worker failed, or held when it ended.
@@ -303,6 +307,8 @@ impl DropReason {
         "transmit_failed",
         "packet_in_queue_full",
         "monitor_queue_full",
+        "monitor_port_full",
+        "monitor_ttl",
         "no_packet_in",
         "worker_failed",
         "bridge_gone",

@@ -5,31 +5,35 @@
 //! workers to it by an [`Inbox`], and back by [`Probes`]. What it finds out is a flag that workers
 //! read where a group or a `bundle` asks whether the port is live.
 
-use crate::counters::PortCounters;
+use crate::counters::{DropReason, PortCounters};
 use crate::error::Error;
 use crate::port::BridgeId;
 use crate::worker::{Mailbox, Shared};
 use crossbeam_queue::ArrayQueue;
 use packet::Frame;
 use program::actions::PortNo;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// Most packets that wait for a monitor's thread.
-const INBOX: usize = 1024;
+/// Most packets that wait for the monitors' thread: eight of each of 512 monitors, so that floods
+/// by fewer ports than that take no room from the others.
+pub const INBOX: usize = 4096;
+/// Most packets of one monitor that wait for its thread: more than come in a detection time with
+/// common multipliers, and few enough that a flood by one port is nothing to the others.
+const OF_ONE: u32 = 8;
 /// Most packets of monitors that wait for a worker.
 pub(crate) const PROBES: usize = 1024;
 
 /// A packet that a monitored port has received.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Received {
     /// The port's monitor ([`Monitor::new`]).
     pub monitor: u64,
-    /// The packet's TTL.
-    pub ttl: u8,
     bytes: [u8; bfd::wire::LENGTH],
     length: u8,
+    /// How many packets of its monitor wait.
+    waiting: Arc<AtomicU32>,
 }
 
 impl Received {
@@ -63,7 +67,9 @@ impl Inbox {
 
     /// Takes the next packet.
     pub fn take(&self) -> Option<Received> {
-        self.packets.pop()
+        let received = self.packets.pop()?;
+        received.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(received)
     }
 
     /// Unparks the thread that takes packets.
@@ -81,6 +87,8 @@ pub struct Monitor {
     only_key_zero: bool,
     live: AtomicBool,
     inbox: Arc<Inbox>,
+    /// How many of its packets wait there.
+    waiting: Arc<AtomicU32>,
     counters: OnceLock<Arc<PortCounters>>,
 }
 
@@ -100,6 +108,7 @@ impl Monitor {
             only_key_zero,
             live: AtomicBool::new(false),
             inbox,
+            waiting: Arc::default(),
             counters: OnceLock::new(),
         }
     }
@@ -126,10 +135,10 @@ impl Monitor {
         let _ = self.counters.set(Arc::clone(counters));
     }
 
-    /// Takes a frame that the port has received, if it is the monitor's. None: it is not.
-    /// Some(false): it is, and there was no room for it.
+    /// Takes a frame that the port has received, if it is the monitor's. None: it is not. An
+    /// error: it is, and is dropped for this reason.
     #[inline]
-    pub(crate) fn take<F: Frame>(&self, frame: &F, tunnel_key: u64) -> Option<bool> {
+    pub fn take<F: Frame>(&self, frame: &F, tunnel_key: u64) -> Option<Result<(), DropReason>> {
         const MOST: usize = bfd::wire::MOST_HEADERS + bfd::wire::LENGTH;
         let (head, length) = (frame.head(), frame.len().min(MOST));
         let mut bytes = [0; MOST];
@@ -145,17 +154,31 @@ impl Monitor {
         if elsewhere || self.only_key_zero && tunnel_key != 0 {
             return None;
         }
+        // Open vSwitch, too, takes it out of the port's packets and ignores it. Here it does not
+        // even take room that others' messages need.
+        if carried.ttl != bfd::wire::TTL {
+            return Some(Err(DropReason::MonitorTtl));
+        }
+        let one_more = |waiting| (waiting < OF_ONE).then_some(waiting + 1);
+        let relaxed = Ordering::Relaxed;
+        let may = self.waiting.fetch_update(relaxed, relaxed, one_more);
+        if may.is_err() {
+            return Some(Err(DropReason::MonitorPortFull));
+        }
         let mut received = Received {
             monitor: self.key,
-            ttl: carried.ttl,
             bytes: [0; bfd::wire::LENGTH],
             length: carried.payload.len().min(bfd::wire::LENGTH) as u8,
+            waiting: Arc::clone(&self.waiting),
         };
         let payload = &carried.payload[..usize::from(received.length)];
         received.bytes[..payload.len()].copy_from_slice(payload);
-        let room = self.inbox.packets.push(received).is_ok();
+        if self.inbox.packets.push(received).is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Some(Err(DropReason::MonitorQueueFull));
+        }
         self.inbox.call();
-        Some(room)
+        Some(Ok(()))
     }
 }
 

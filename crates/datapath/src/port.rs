@@ -28,8 +28,8 @@ impl PortId {
     }
 }
 
-/// Identifies a bridge of the datapath.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+/// Identifies a bridge of the datapath. The default is number 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
 pub struct BridgeId(pub(crate) u32);
 
 impl BridgeId {

@@ -28,16 +28,18 @@ impl<F: Frame> Turn<'_, F> {
         if port.flags.down {
             return 0;
         }
-        let (mut bytes, mut lost) = (0, 0);
+        let mut bytes = 0;
+        let cell = self.cell;
         frames.retain(|frame| match monitor.take(frame, 0) {
             None => true,
-            Some(room) => {
+            Some(outcome) => {
                 bytes += frame.len() as u64;
-                lost += u64::from(!room);
+                if let Err(reason) = outcome {
+                    cell.drop(reason, 1);
+                }
                 false
             }
         });
-        self.cell.drop(DropReason::MonitorQueueFull, lost);
         bytes
     }
 
@@ -54,13 +56,15 @@ impl<F: Frame> Turn<'_, F> {
             let Some(monitor) = port.monitor.as_deref().filter(|_| !port.flags.down) else {
                 continue;
             };
-            let Some(room) = monitor.take(frame, arrival.info.id) else {
+            let Some(outcome) = monitor.take(frame, arrival.info.id) else {
                 continue;
             };
             let counters = port.counters.of(guard.index());
             counters.rx_packets.add(1);
             counters.rx_bytes.add(frame.len() as u64);
-            cell.drop(DropReason::MonitorQueueFull, u64::from(!room));
+            if let Err(reason) = outcome {
+                cell.drop(reason, 1);
+            }
             taken.resize(frames.len(), false);
             taken[index] = true;
         }

@@ -3,7 +3,8 @@
 
 use crate::support::*;
 use bfd::wire::{Addresses, ETHERNET, Message, State, frame as message_frame};
-use datapath::monitor::{Inbox, Monitor, Probe};
+use datapath::counters::DropReason;
+use datapath::monitor::{INBOX, Inbox, Monitor, Probe};
 use packet::{Frame, HeapFrame};
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ fn messages_of_a_monitored_port_reach_no_rule() {
     ]);
     wait_until("the others pass", || other.sent() == 3);
     let received = inbox.take().expect("the monitor's message");
-    assert_eq!((received.monitor, received.ttl), (5, 255));
+    assert_eq!(received.monitor, 5);
     let read = Message::decode(received.payload()).unwrap();
     assert_eq!(read.my_discriminator, 7);
     assert!(inbox.take().is_none());
@@ -55,20 +56,50 @@ fn messages_of_a_monitored_port_reach_no_rule() {
     assert_eq!(monitor.rx_packets(), 4);
     let bytes = (3 * 66 + frame(mac(2), mac(1), 1).to_vec().len()) as u64;
     assert_eq!(stats.rx_bytes, bytes);
-    // More than there is room for is counted, and does not get by.
-    for _ in 0..1100 {
-        wait_until("there is room on the wire", || {
-            wire.try_put(message(ETHERNET))
-        });
-    }
-    wait_until("all is received", || monitor.rx_packets() == 1104);
-    wait_until("the rest is dropped", || {
-        switch.dropped("monitor_queue_full") == 1100 - 1024
-    });
+    // What has passed a router is counted, and neither taken nor let by.
+    let mut routed = message(ETHERNET);
+    routed.head_mut()[22] = 254;
+    wire.put(routed);
+    wait_until("dropped", || switch.dropped("monitor_ttl") == 1);
+    assert!(inbox.take().is_none());
     assert_eq!(other.sent(), 3);
     switch.datapath.set_monitor(*id, None).unwrap();
     wire.put(message(ETHERNET));
     wait_until("without a monitor it is flooded", || other.sent() == 4);
+}
+
+/// One port's flood leaves the others room, and so do many ports' floods as far as there is room.
+#[test]
+fn a_flood_takes_its_own_ports_room_only() {
+    let inbox = Arc::new(Inbox::default());
+    let new = |key| Monitor::new(key, None, false, Arc::clone(&inbox));
+    let (flooded, other) = (new(1), new(2));
+    let drops = |monitor: &Monitor| {
+        let outcome = monitor.take(&message(ETHERNET), 0).expect("a message");
+        outcome.err()
+    };
+    for index in 0..2000 {
+        let wanted = (index >= 8).then_some(DropReason::MonitorPortFull);
+        assert_eq!(drops(&flooded), wanted);
+    }
+    assert_eq!(drops(&other), None);
+    // What is taken out makes room again.
+    let mut keys: Vec<u64> = Vec::new();
+    while let Some(received) = inbox.take() {
+        keys.push(received.monitor);
+    }
+    assert_eq!(keys, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
+    assert_eq!(drops(&flooded), None);
+    // More than there is room for in all is counted likewise, and takes none of the port's room.
+    let others: Vec<Monitor> = (3..3 + INBOX as u64).map(new).collect();
+    let lost: Vec<Option<DropReason>> = others.iter().map(drops).collect();
+    let last = INBOX - 1;
+    assert!(lost[..last].iter().all(Option::is_none));
+    assert_eq!(lost[last], Some(DropReason::MonitorQueueFull));
+    while inbox.take().is_some() {}
+    for _ in 0..8 {
+        assert_eq!(drops(&others[last]), None);
+    }
 }
 
 #[test]

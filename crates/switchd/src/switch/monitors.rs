@@ -56,6 +56,9 @@ impl Status {
     }
 }
 
+/// Has a worker send a packet.
+type Sender<'a> = &'a dyn Fn(Probe) -> Result<(), datapath::Error>;
+
 /// A session and where its packets go.
 struct Watched {
     name: String,
@@ -66,6 +69,8 @@ struct Watched {
     mac: Mac,
     udp_src: u16,
     told: Status,
+    /// When it has last sent.
+    sent_at: Option<u64>,
 }
 
 impl Watched {
@@ -89,9 +94,14 @@ impl Watched {
         std::mem::replace(&mut self.told, status) != status
     }
 
-    /// Sends what is due.
-    fn send(&mut self, probes: &Probes<Mbuf>, now: u64) {
-        while let Some(message) = self.session.transmit(now) {
+    /// Sends what is due: one message in a ms, so that a flood of polls, each of which is to be
+    /// answered at once, takes no room that other sessions' messages need.
+    fn send(&mut self, send: Sender<'_>, now: u64) {
+        if self.sent_at == Some(now) {
+            return;
+        }
+        if let Some(message) = self.session.transmit(now) {
+            self.sent_at = Some(now);
             let settings = self.session.settings();
             let addresses = Addresses {
                 eth_src: settings.local_src_mac.unwrap_or(self.mac),
@@ -106,7 +116,7 @@ impl Watched {
                 oam: settings.oam,
                 data: wire::frame(&message, &addresses),
             };
-            if let Err(error) = probes.send(probe) {
+            if let Err(error) = send(probe) {
                 tracing::warn!(target: "bfd", "{}: a control message is not sent: {error}", self.name);
             }
         }
@@ -132,16 +142,16 @@ impl Shared {
     fn run(&self, probes: &Probes<Mbuf>) {
         self.inbox.read_by(std::thread::current());
         while !self.ends.load(Ordering::Acquire) {
-            let wait_ms = self.turn(probes);
+            let next = self.turn(self.clock.now_ms(), &|probe| probes.send(probe));
+            let wait_ms = next.saturating_sub(self.clock.now_ms());
             if wait_ms > 0 {
                 std::thread::park_timeout(Duration::from_millis(wait_ms));
             }
         }
     }
 
-    /// Does what is due; returns in how many ms there is more to do.
-    fn turn(&self, probes: &Probes<Mbuf>) -> u64 {
-        let now = self.clock.now_ms();
+    /// Does what is due; returns when there is more to do.
+    fn turn(&self, now: u64, send: Sender<'_>) -> u64 {
         let (mut changed, mut taken) = (false, 0);
         while let Some(received) = (taken < PACKETS).then(|| self.inbox.take()).flatten() {
             taken += 1;
@@ -151,10 +161,9 @@ impl Shared {
                 continue;
             };
             let session = &mut watched.session;
-            if let Err(error) = session.receive(received.ttl, received.payload(), now) {
+            if let Err(error) = session.receive(wire::TTL, received.payload(), now) {
                 tracing::warn!(target: "bfd", "{}: a control message is ignored: {error}", watched.name);
             }
-            watched.send(probes, now);
             changed |= watched.look(now);
         }
         let mut next = if taken < PACKETS {
@@ -177,10 +186,10 @@ impl Shared {
             let by_traffic = watched.session.settings().forwarding_if_rx;
             if watched.session.due() <= now || by_traffic {
                 watched.session.run(now, watched.monitor.rx_packets());
-                watched.send(probes, now);
+                watched.send(send, now);
                 changed |= watched.look(now);
             }
-            next = next.min(watched.session.due());
+            next = next.min(watched.session.due().max(now + 1));
             if by_traffic {
                 next = next.min(now + TRAFFIC_MS);
             }
@@ -188,7 +197,7 @@ impl Shared {
         if changed {
             self.news.notify_one();
         }
-        next.saturating_sub(self.clock.now_ms())
+        next
     }
 }
 
@@ -336,6 +345,7 @@ impl Switch {
         let watched = Watched {
             name: place.name.to_owned(),
             told: Status::of(&session),
+            sent_at: None,
             session,
             monitor: Arc::clone(&new),
             bridge: place.bridge,
@@ -499,4 +509,119 @@ fn discriminator(random: &RandomState, key: u64, others: &BTreeMap<u64, Watched>
     };
     let names = (0_u64..).map(|attempt| random.hash_one((key, attempt)) as u32);
     names.into_iter().find(|name| !is_taken(*name)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bfd::wire::Message;
+    use packet::HeapFrame;
+
+    const START: u64 = 1000;
+
+    /// Sessions with the keys 0 and on, and what they send.
+    struct Bed {
+        shared: Shared,
+        sent: RefCell<Vec<Vec<u8>>>,
+    }
+
+    impl Bed {
+        fn new(sessions: u64) -> Bed {
+            let inbox = Arc::new(Inbox::default());
+            let settings = Settings::default();
+            let watched = |key: u64| {
+                let session = Session::new(settings.clone(), key as u32 + 1, START, 0);
+                let watched = Watched {
+                    name: format!("p{key}"),
+                    told: Status::of(&session),
+                    sent_at: None,
+                    session,
+                    monitor: Arc::new(monitor(key, &settings, &inbox)),
+                    bridge: BridgeId::default(),
+                    number: 1,
+                    mac: Mac::default(),
+                    udp_src: wire::FIRST_SOURCE,
+                };
+                (key, watched)
+            };
+            Bed {
+                shared: Shared {
+                    sessions: Mutex::new((0..sessions).map(watched).collect()),
+                    inbox,
+                    clock: Arc::default(),
+                    ends: AtomicBool::new(false),
+                    news: tokio::sync::Notify::new(),
+                },
+                sent: RefCell::default(),
+            }
+        }
+
+        /// Has a session's port receive a message of the other end.
+        fn receive(&self, key: u64, state: State, flags: u8) {
+            let message = Message {
+                state,
+                flags,
+                multiplier: 3,
+                my_discriminator: 7,
+                your_discriminator: key as u32 + 1,
+                min_tx_us: 100_000,
+                min_rx_us: 100_000,
+                ..Message::default()
+            };
+            let addresses = Addresses {
+                eth_src: [2, 0, 0, 0, 0, 9],
+                eth_dst: wire::ETHERNET,
+                ip_src: [169, 254, 1, 1],
+                ip_dst: [169, 254, 1, 0],
+                udp_src: wire::FIRST_SOURCE,
+            };
+            let frame = HeapFrame::new(&wire::frame(&message, &addresses));
+            let monitor = Arc::clone(&self.shared.sessions()[&key].monitor);
+            assert_eq!(monitor.take(&frame, 0), Some(Ok(())));
+        }
+
+        fn turn(&self, now: u64) -> u64 {
+            let send = |probe: Probe| {
+                self.sent.borrow_mut().push(probe.data);
+                Ok(())
+            };
+            self.shared.turn(now, &send)
+        }
+
+        /// Returns the flags of what has been sent.
+        fn flags(&self) -> Vec<u8> {
+            let read = |frame: Vec<u8>| {
+                let payload = wire::carried(&frame).unwrap().payload;
+                Message::decode(payload).unwrap().flags
+            };
+            self.sent.take().into_iter().map(read).collect()
+        }
+
+        fn all_are(&self, state: State) -> bool {
+            let sessions = self.shared.sessions();
+            sessions
+                .values()
+                .all(|watched| watched.session.state().0 == state)
+        }
+    }
+
+    #[test]
+    fn a_flood_of_polls_is_answered_once_in_a_ms() {
+        const POLL: u8 = 0x20;
+        const FINAL: u8 = 0x10;
+        let bed = Bed::new(1);
+        bed.turn(START);
+        bed.sent.take();
+        for now in START + 1..START + 4 {
+            // Two turns in the same ms.
+            for wanted in [&[FINAL][..], &[]] {
+                for _ in 0..8 {
+                    bed.receive(0, State::AdminDown, POLL);
+                }
+                let next = bed.turn(now);
+                assert_eq!(bed.flags(), wanted, "at {now}");
+                assert!(!wanted.is_empty() || next == now + 1, "{next} after {now}");
+            }
+        }
+    }
 }
