@@ -27,8 +27,8 @@ pub struct Settings {
     pub cpath_down: bool,
     /// After how many missing messages the other end declares the session down; not 0.
     pub multiplier: u8,
-    /// Whether only messages with the tunnel key 0 are taken.
-    pub check_tnl_key: bool,
+    /// Whether only messages with the tunnel key 0 are taken; None: on tunnels that carry many.
+    pub check_tnl_key: Option<bool>,
     /// Ethernet address that messages are sent from; None for the port's.
     pub local_src_mac: Option<[u8; 6]>,
     /// Ethernet address that messages are sent to.
@@ -52,7 +52,7 @@ impl Default for Settings {
             forwarding_if_rx: false,
             cpath_down: false,
             multiplier: 3,
-            check_tnl_key: false,
+            check_tnl_key: None,
             local_src_mac: None,
             local_dst_mac: wire::ETHERNET,
             remote_dst_mac: None,

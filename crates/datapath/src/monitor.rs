@@ -8,6 +8,7 @@
 use crate::counters::{DropReason, PortCounters};
 use crate::error::Error;
 use crate::port::BridgeId;
+use crate::tunnel::TunnelKey;
 use crate::worker::{Mailbox, Shared};
 use crossbeam_queue::ArrayQueue;
 use packet::Frame;
@@ -80,11 +81,24 @@ impl Inbox {
     }
 }
 
+/// By which tunnel keys a monitor of a tunnel takes messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Keys {
+    /// By all that the tunnel takes.
+    Any,
+    /// By 0, if the tunnel takes each packet's own key ([`TunnelKey::Flow`]): the other keys are
+    /// then those of tenants, whose packets these are. By any, if the tunnel has one key.
+    #[default]
+    ZeroOfMany,
+    /// By 0.
+    Zero,
+}
+
 /// The monitor of a port, as workers and the monitor's thread share it.
 pub struct Monitor {
     key: u64,
     eth_dst: Option<[u8; 6]>,
-    only_key_zero: bool,
+    keys: Keys,
     live: AtomicBool,
     inbox: Arc<Inbox>,
     /// How many of its packets wait there.
@@ -94,18 +108,13 @@ pub struct Monitor {
 
 impl Monitor {
     /// Creates a port's monitor, which says that it is not live. `key` comes back with each packet
-    /// that it receives. Packets to another Ethernet address than `eth_dst`, and with
-    /// `only_key_zero` those of a tunnel with another key than 0, are none of its.
-    pub fn new(
-        key: u64,
-        eth_dst: Option<[u8; 6]>,
-        only_key_zero: bool,
-        inbox: Arc<Inbox>,
-    ) -> Monitor {
+    /// that it receives. Packets to another Ethernet address than `eth_dst`, and those of a tunnel
+    /// with another key than one of `keys`, are none of its.
+    pub fn new(key: u64, eth_dst: Option<[u8; 6]>, keys: Keys, inbox: Arc<Inbox>) -> Monitor {
         Monitor {
             key,
             eth_dst,
-            only_key_zero,
+            keys,
             live: AtomicBool::new(false),
             inbox,
             waiting: Arc::default(),
@@ -135,10 +144,20 @@ impl Monitor {
         let _ = self.counters.set(Arc::clone(counters));
     }
 
+    /// Returns whether it takes messages with this key of a tunnel that takes packets by `in_key`.
+    pub(crate) fn takes_key(&self, key: u64, in_key: TunnelKey) -> bool {
+        let only_zero = match self.keys {
+            Keys::Any => false,
+            Keys::ZeroOfMany => in_key == TunnelKey::Flow,
+            Keys::Zero => true,
+        };
+        key == 0 || !only_zero
+    }
+
     /// Takes a frame that the port has received, if it is the monitor's. None: it is not. An
     /// error: it is, and is dropped for this reason.
     #[inline]
-    pub fn take<F: Frame>(&self, frame: &F, tunnel_key: u64) -> Option<Result<(), DropReason>> {
+    pub fn take<F: Frame>(&self, frame: &F) -> Option<Result<(), DropReason>> {
         const MOST: usize = bfd::wire::MOST_HEADERS + bfd::wire::LENGTH;
         let (head, length) = (frame.head(), frame.len().min(MOST));
         let mut bytes = [0; MOST];
@@ -150,8 +169,7 @@ impl Monitor {
             &bytes[..length]
         };
         let carried = bfd::wire::carried(begin)?;
-        let elsewhere = self.eth_dst.is_some_and(|wanted| wanted != carried.eth_dst);
-        if elsewhere || self.only_key_zero && tunnel_key != 0 {
+        if self.eth_dst.is_some_and(|wanted| wanted != carried.eth_dst) {
             return None;
         }
         // Open vSwitch, too, takes it out of the port's packets and ignores it. Here it does not

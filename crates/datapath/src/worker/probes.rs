@@ -30,7 +30,7 @@ impl<F: Frame> Turn<'_, F> {
         }
         let mut bytes = 0;
         let cell = self.cell;
-        frames.retain(|frame| match monitor.take(frame, 0) {
+        frames.retain(|frame| match monitor.take(frame) {
             None => true,
             Some(outcome) => {
                 bytes += frame.len() as u64;
@@ -56,7 +56,11 @@ impl<F: Frame> Turn<'_, F> {
             let Some(monitor) = port.monitor.as_deref().filter(|_| !port.flags.down) else {
                 continue;
             };
-            let Some(outcome) = monitor.take(frame, arrival.info.id) else {
+            let in_key = port.tunnel.as_ref().map(|tunnel| tunnel.spec.in_key);
+            if !monitor.takes_key(arrival.info.id, in_key.unwrap_or_default()) {
+                continue;
+            }
+            let Some(outcome) = monitor.take(frame) else {
                 continue;
             };
             let counters = port.counters.of(guard.index());

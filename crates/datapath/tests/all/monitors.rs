@@ -4,12 +4,12 @@
 use crate::support::*;
 use bfd::wire::{Addresses, ETHERNET, Message, State, frame as message_frame};
 use datapath::counters::DropReason;
-use datapath::monitor::{INBOX, Inbox, Monitor, Probe};
+use datapath::monitor::{INBOX, Inbox, Keys, Monitor, Probe};
 use packet::{Frame, HeapFrame};
 use std::sync::Arc;
 
 /// A message's frame, to this Ethernet address.
-fn message(eth_dst: [u8; 6]) -> HeapFrame {
+pub fn message(eth_dst: [u8; 6]) -> HeapFrame {
     let message = Message {
         state: State::Down,
         multiplier: 3,
@@ -36,7 +36,12 @@ fn messages_of_a_monitored_port_reach_no_rule() {
     wire.put(message(ETHERNET));
     wait_until("without a monitor it is flooded", || other.sent() == 1);
     let inbox = Arc::new(Inbox::default());
-    let monitor = Arc::new(Monitor::new(5, Some(ETHERNET), false, Arc::clone(&inbox)));
+    let monitor = Arc::new(Monitor::new(
+        5,
+        Some(ETHERNET),
+        Keys::Any,
+        Arc::clone(&inbox),
+    ));
     let watched = Some(Arc::clone(&monitor));
     switch.datapath.set_monitor(*id, watched).unwrap();
     wire.put_all([
@@ -72,10 +77,10 @@ fn messages_of_a_monitored_port_reach_no_rule() {
 #[test]
 fn a_flood_takes_its_own_ports_room_only() {
     let inbox = Arc::new(Inbox::default());
-    let new = |key| Monitor::new(key, None, false, Arc::clone(&inbox));
+    let new = |key| Monitor::new(key, None, Keys::Any, Arc::clone(&inbox));
     let (flooded, other) = (new(1), new(2));
     let drops = |monitor: &Monitor| {
-        let outcome = monitor.take(&message(ETHERNET), 0).expect("a message");
+        let outcome = monitor.take(&message(ETHERNET)).expect("a message");
         outcome.err()
     };
     for index in 0..2000 {
@@ -140,7 +145,7 @@ fn a_port_is_as_live_as_its_monitor_says() {
     let ports = switch.ports(bridge, 1);
     let id = ports[0].0;
     assert!(switch.datapath.is_live(bridge, 1));
-    let monitor = Arc::new(Monitor::new(0, None, false, Arc::default()));
+    let monitor = Arc::new(Monitor::new(0, None, Keys::Any, Arc::default()));
     let watched = Some(Arc::clone(&monitor));
     switch.datapath.set_monitor(id, watched).unwrap();
     assert!(!switch.datapath.is_live(bridge, 1));

@@ -3,6 +3,7 @@
 use crate::support::{Switch, Wire, in_port, wait_until};
 use datapath::clock::Clock;
 use datapath::learn_requests::RequestKind;
+use datapath::monitor::{Inbox, Keys, Monitor, Probe};
 use datapath::tunnel::{TunnelKey, TunnelSpec};
 use datapath::{BUCKETS, BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpec, SteeringMode};
 use packet::build::Builder;
@@ -317,6 +318,64 @@ fn rules_say_where_to_and_see_where_from() {
     wait_until("dropped", || {
         bed.switch.dropped("tunnel_no_destination") == 1
     });
+}
+
+/// On a tunnel that carries many keys a monitor sends and takes messages with the key 0 only: what
+/// a guest sends, with its network's key, goes by the rules.
+#[test]
+fn guests_messages_are_not_their_tunnels() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let flow = TunnelSpec {
+        in_key: TunnelKey::Flow,
+        out_key: TunnelKey::Flow,
+        ..TunnelSpec::new(TunnelKind::Geneve, remote())
+    };
+    let tunnel = bed.tunnel(2, flow);
+    let key = Op::SetField {
+        field: Field::TunId,
+        value: Value::from_u128(5, Field::TunId.def().bytes),
+        mask: Field::TunId.def().place(),
+    };
+    let (out, back) = (vec![key, Op::Output(2)], vec![Op::Output(1)]);
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+    bed.switch.rule(bed.overlay, 0, 1, in_port(2), back);
+    let message = crate::monitors::message(bfd::wire::ETHERNET);
+    // The monitor's own.
+    let probe = Probe {
+        bridge: bed.overlay,
+        port: 2,
+        oam: true,
+        data: message.to_vec(),
+    };
+    bed.switch.datapath.probes().send(probe).unwrap();
+    let own = bed.sent(1).remove(0);
+    let found = parse(&mut own.clone(), TunnelKind::Geneve).unwrap();
+    assert_eq!(found.info.id, 0);
+    // A guest's.
+    bed.inner.put(message);
+    let guests = bed.sent(2).remove(0);
+    let found = parse(&mut guests.clone(), TunnelKind::Geneve).unwrap();
+    assert_eq!(found.info.id, 5);
+
+    let mut passed = 0;
+    for (keys, hears) in [(Keys::ZeroOfMany, 1), (Keys::Zero, 1), (Keys::Any, 2)] {
+        let inbox = Arc::new(Inbox::default());
+        let monitor = Arc::new(Monitor::new(0, None, keys, Arc::clone(&inbox)));
+        let set = bed.switch.datapath.set_monitor(tunnel, Some(monitor));
+        set.unwrap();
+        for frame in [&guests, &own] {
+            bed.uplink.put(Bed::turned(frame.clone()));
+        }
+        passed += 2 - hears;
+        let mut heard = 0;
+        wait_until("heard", || {
+            heard += u64::from(inbox.take().is_some());
+            heard == hears
+        });
+        wait_until("passed", || bed.inner.sent() == passed);
+    }
+    assert_eq!(bed.switch.dropped_in_all(), 0);
 }
 
 /// A packet waits until the next hop's MAC address is known, and control is asked for it.

@@ -80,7 +80,8 @@ pub fn read(interface: &vswitch::Interface, problems: &mut Problems) -> Option<S
         forwarding_if_rx: options.boolean("forwarding_if_rx", false),
         cpath_down: options.boolean("cpath_down", false),
         multiplier: options.integer("mult", defaults.multiplier.into(), 1..=255) as u8,
-        check_tnl_key: options.boolean("check_tnl_key", false),
+        check_tnl_key: (interface.bfd.contains_key("check_tnl_key"))
+            .then(|| options.boolean("check_tnl_key", false)),
         local_src_mac,
         local_dst_mac,
         remote_dst_mac,
@@ -140,7 +141,7 @@ mod tests {
             forwarding_if_rx: true,
             cpath_down: true,
             multiplier: 5,
-            check_tnl_key: true,
+            check_tnl_key: Some(true),
             local_src_mac: Some([2, 0, 0, 0, 0, 1]),
             local_dst_mac: [2, 0, 0, 0, 0, 2],
             remote_dst_mac: Some([2, 0, 0, 0, 0, 3]),

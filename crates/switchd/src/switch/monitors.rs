@@ -11,7 +11,7 @@ use crate::switch::database::Database;
 use bfd::wire::{self, Addresses};
 use bfd::{Diagnostic, Session, Settings, State};
 use datapath::clock::Clock;
-use datapath::monitor::{Inbox, Monitor, Probe, Probes};
+use datapath::monitor::{Inbox, Keys, Monitor, Probe, Probes};
 use datapath::{BridgeId, PortId};
 use openflow::port::{PortNo, PortReason};
 use ovsdb::vswitch::Strings;
@@ -495,8 +495,12 @@ impl Drop for Running {
 }
 
 fn monitor(key: u64, settings: &Settings, inbox: &Arc<Inbox>) -> Monitor {
-    let (eth_dst, only_zero) = (settings.remote_dst_mac, settings.check_tnl_key);
-    Monitor::new(key, eth_dst, only_zero, Arc::clone(inbox))
+    let keys = match settings.check_tnl_key {
+        Some(true) => Keys::Zero,
+        Some(false) => Keys::Any,
+        None => Keys::ZeroOfMany,
+    };
+    Monitor::new(key, settings.remote_dst_mac, keys, Arc::clone(inbox))
 }
 
 /// Returns a random name for a session that none of the others has.
@@ -577,7 +581,7 @@ mod tests {
             };
             let frame = HeapFrame::new(&wire::frame(&message, &addresses));
             let monitor = Arc::clone(&self.shared.sessions()[&key].monitor);
-            assert_eq!(monitor.take(&frame, 0), Some(Ok(())));
+            assert_eq!(monitor.take(&frame), Some(Ok(())));
         }
 
         fn turn(&self, now: u64) -> u64 {
