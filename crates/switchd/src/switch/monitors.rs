@@ -11,7 +11,7 @@ use crate::switch::database::Database;
 use bfd::wire::{self, Addresses};
 use bfd::{Diagnostic, Session, Settings, State};
 use datapath::clock::Clock;
-use datapath::monitor::{Inbox, Keys, Monitor, Probe, Probes};
+use datapath::monitor::{INBOX, Inbox, Keys, Monitor, Probe, Probes};
 use datapath::{BridgeId, PortId};
 use openflow::port::{PortNo, PortReason};
 use ovsdb::vswitch::Strings;
@@ -30,8 +30,6 @@ use std::time::Duration;
 const SLEEP_LIMIT_MS: u64 = 1000;
 /// How often received traffic is looked at where it counts as a sign of life.
 const TRAFFIC_MS: u64 = 100;
-/// Most packets taken from workers before sessions are looked at.
-const PACKETS: usize = 256;
 /// Shortest time between two reports of changed sessions.
 const REPORT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -153,7 +151,10 @@ impl Shared {
     /// Does what is due; returns when there is more to do.
     fn turn(&self, now: u64, send: Sender<'_>) -> u64 {
         let (mut changed, mut taken) = (false, 0);
-        while let Some(received) = (taken < PACKETS).then(|| self.inbox.take()).flatten() {
+        // All that are there, before any session is found to have heard nothing: this thread may
+        // have been away for longer than a detection time. No more than the queue holds, so that
+        // sessions come to their turns under a flood.
+        while let Some(received) = (taken < INBOX).then(|| self.inbox.take()).flatten() {
             taken += 1;
             let mut sessions = self.sessions();
             // One that came just before its session ended has none.
@@ -166,10 +167,9 @@ impl Shared {
             }
             changed |= watched.look(now);
         }
-        let mut next = if taken < PACKETS {
-            now + SLEEP_LIMIT_MS
-        } else {
-            now
+        let mut next = match taken < INBOX {
+            true => now + SLEEP_LIMIT_MS,
+            false => now,
         };
         let mut after = None;
         // One by one, so that control waits for one at most.
@@ -607,6 +607,27 @@ mod tests {
                 .values()
                 .all(|watched| watched.session.state().0 == state)
         }
+    }
+
+    /// The thread was away for longer than the detection time, while workers went on.
+    #[test]
+    fn what_waits_is_heard_before_a_session_expires() {
+        let bed = Bed::new(400);
+        bed.turn(START);
+        let hear = |state, flags| {
+            for key in 0..400 {
+                bed.receive(key, state, flags);
+            }
+        };
+        hear(State::Init, 0);
+        bed.turn(START + 10);
+        assert!(bed.all_are(State::Up));
+        hear(State::Up, 0);
+        bed.turn(START + 100_000);
+        assert!(bed.all_are(State::Up));
+        // Without messages they do expire.
+        bed.turn(START + 200_000);
+        assert!(bed.all_are(State::Down));
     }
 
     #[test]
