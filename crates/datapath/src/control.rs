@@ -498,7 +498,8 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a tunnel")
     }
 
-    /// Gives a port a monitor, or takes it away.
+    /// Gives a port a monitor, or takes it away. It stands even if a worker takes long to see it,
+    /// which is only warned of: a port with a monitor and no session would never be live.
     pub fn set_monitor(&mut self, id: PortId, monitor: Option<Arc<Monitor>>) -> Result<(), Error> {
         let port = self.port_mut(id)?;
         if let Some(monitor) = &monitor {
@@ -511,7 +512,8 @@ impl<F: Frame + 'static> Datapath<F> {
             .flatten()
             .any(|port| port.monitor.is_some());
         self.redraw_port(id);
-        self.apply("changing a port's monitor")
+        self.apply_or_warn("changing a port's monitor");
+        Ok(())
     }
 
     /// Returns what sends monitors' packets.

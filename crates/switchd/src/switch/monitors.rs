@@ -282,7 +282,7 @@ impl Switch {
     ///
     /// # Errors
     ///
-    /// There is no thread for sessions, or the datapath did not take the change in time.
+    /// There is no thread for sessions, or the datapath has no such port.
     pub fn monitor(
         &self,
         handle: &mut Option<Handle>,
