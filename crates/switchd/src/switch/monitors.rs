@@ -136,6 +136,19 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does something with each session, or with those of one interface; each under a lock of its
+    /// own, so that the thread waits for one at most.
+    fn each(&self, name: Option<&str>, mut act: impl FnMut(&mut Watched)) {
+        let keys: Vec<u64> = self.sessions().keys().copied().collect();
+        for key in keys {
+            let mut sessions = self.sessions();
+            let watched = sessions.get_mut(&key);
+            if let Some(watched) = watched.filter(|of| name.is_none_or(|name| name == of.name)) {
+                act(watched);
+            }
+        }
+    }
+
     /// The thread's body.
     fn run(&self, probes: &Probes<Mbuf>) {
         self.inbox.read_by(std::thread::current());
@@ -402,14 +415,13 @@ impl Switch {
         let mut text = String::new();
         let mut found = name.is_none();
         if let Some(running) = running.as_ref() {
-            for watched in running.shared.sessions().values() {
+            running.shared.each(name, |watched| {
                 match name {
                     None => text += &format!("---- {} ----\n", watched.name),
-                    Some(name) if name != watched.name => continue,
                     Some(_) => found = true,
                 }
                 text += &bfd::text::details(&watched.session, now);
-            }
+            });
         }
         found.then_some(text)
     }
@@ -420,13 +432,11 @@ impl Switch {
         let mut found = name.is_none();
         if let Some(running) = running.as_ref() {
             let now = self.clock.now_ms();
-            for watched in running.shared.sessions().values_mut() {
-                if name.is_none_or(|name| name == watched.name) {
-                    found = true;
-                    watched.session.force(forwarding);
-                    watched.look(now);
-                }
-            }
+            running.shared.each(name, |watched| {
+                found = true;
+                watched.session.force(forwarding);
+                watched.look(now);
+            });
             running.shared.news.notify_one();
         }
         found
