@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -92,6 +92,18 @@ impl Watched {
         std::mem::replace(&mut self.told, status) != status
     }
 
+    /// Returns when it has something to do.
+    fn next(&self, now: u64) -> u64 {
+        let due = match self.sent_at == Some(now) {
+            true => self.session.due().max(now + 1),
+            false => self.session.due(),
+        };
+        match self.session.settings().forwarding_if_rx {
+            true => due.min(now + TRAFFIC_MS),
+            false => due,
+        }
+    }
+
     /// Sends what is due: one message in a ms, so that a flood of polls, each of which is to be
     /// answered at once, takes no room that other sessions' messages need.
     fn send(&mut self, send: Sender<'_>, now: u64) {
@@ -126,6 +138,8 @@ struct Shared {
     sessions: Mutex<BTreeMap<u64, Watched>>,
     inbox: Arc<Inbox>,
     clock: Arc<Clock>,
+    /// When the first of the sessions has something to do; 0 after control has changed one.
+    due: AtomicU64,
     ends: AtomicBool,
     /// Notified when something that is told has changed.
     news: tokio::sync::Notify,
@@ -134,6 +148,12 @@ struct Shared {
 impl Shared {
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<u64, Watched>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the thread look at all sessions. Called after one has been changed.
+    fn call(&self) {
+        self.due.store(0, Ordering::Release);
+        self.inbox.call();
     }
 
     /// Does something with each session, or with those of one interface; each under a lock of its
@@ -164,6 +184,8 @@ impl Shared {
     /// Does what is due; returns when there is more to do.
     fn turn(&self, now: u64, send: Sender<'_>) -> u64 {
         let (mut changed, mut taken) = (false, 0);
+        // What control stores from here on is for the next turn.
+        let mut due = self.due.swap(u64::MAX, Ordering::Acquire);
         // All that are there, before any session is found to have heard nothing: this thread may
         // have been away for longer than a detection time. No more than the queue holds, so that
         // sessions come to their turns under a flood.
@@ -179,11 +201,23 @@ impl Shared {
                 tracing::warn!(target: "bfd", "{}: a control message is ignored: {error}", watched.name);
             }
             changed |= watched.look(now);
+            due = due.min(watched.next(now));
         }
-        let mut next = match taken < INBOX {
-            true => now + SLEEP_LIMIT_MS,
-            false => now,
-        };
+        if due <= now {
+            due = now + SLEEP_LIMIT_MS;
+            changed |= self.run_all(now, send, &mut due);
+        }
+        if changed {
+            self.news.notify_one();
+        }
+        let due = due.min(self.due.fetch_min(due, Ordering::AcqRel));
+        if taken < INBOX { due } else { now }
+    }
+
+    /// Does what is due in all sessions, and lowers `due` to when the first has something to do.
+    /// Returns whether something has changed.
+    fn run_all(&self, now: u64, send: Sender<'_>, due: &mut u64) -> bool {
+        let mut changed = false;
         let mut after = None;
         // One by one, so that control waits for one at most.
         loop {
@@ -202,15 +236,9 @@ impl Shared {
                 watched.send(send, now);
                 changed |= watched.look(now);
             }
-            next = next.min(watched.session.due().max(now + 1));
-            if by_traffic {
-                next = next.min(now + TRAFFIC_MS);
-            }
+            *due = (*due).min(watched.next(now).max(now + 1));
         }
-        if changed {
-            self.news.notify_one();
-        }
-        next
+        changed
     }
 }
 
@@ -341,7 +369,7 @@ impl Switch {
             }
             watched.look(now);
             drop(sessions);
-            shared.inbox.call();
+            shared.call();
             shared.news.notify_one();
             return match same {
                 true => Ok(()),
@@ -375,7 +403,7 @@ impl Switch {
             monitor: new,
             told_live: false,
         });
-        shared.inbox.call();
+        shared.call();
         shared.news.notify_one();
         Ok(())
     }
@@ -475,6 +503,7 @@ impl Running {
             sessions: Mutex::default(),
             inbox: Arc::default(),
             clock,
+            due: AtomicU64::new(0),
             ends: AtomicBool::new(false),
             news: tokio::sync::Notify::new(),
         });
@@ -563,6 +592,7 @@ mod tests {
                     sessions: Mutex::new((0..sessions).map(watched).collect()),
                     inbox,
                     clock: Arc::default(),
+                    due: AtomicU64::new(0),
                     ends: AtomicBool::new(false),
                     news: tokio::sync::Notify::new(),
                 },
@@ -638,6 +668,26 @@ mod tests {
         // Without messages they do expire.
         bed.turn(START + 200_000);
         assert!(bed.all_are(State::Down));
+    }
+
+    /// A session that has just begun, and one that has heard something, get their turns at once.
+    #[test]
+    fn turns_between_come_when_something_happens() {
+        let bed = Bed::new(2);
+        let next = bed.turn(START);
+        assert_eq!(bed.flags().len(), 2);
+        assert!(next > START + 1);
+        assert_eq!(bed.turn(START + 1), next, "with nothing to do");
+        assert_eq!(bed.flags().len(), 0);
+        // The answer to what the other end says, and what is then due for itself.
+        bed.receive(1, State::Init, 0);
+        bed.turn(START + 2);
+        assert_eq!(bed.flags().len(), 1);
+        let more = Bed::new(3).shared.sessions().remove(&2).unwrap();
+        bed.shared.sessions().insert(2, more);
+        bed.shared.call();
+        bed.turn(START + 3);
+        assert_eq!(bed.flags().len(), 1);
     }
 
     #[test]
