@@ -117,8 +117,8 @@ fn from_controller(message: &Message) -> bool {
     )
 }
 
-/// Returns whether the message has an action that set-field has replaced: understood in all
-/// versions, and written as set-field from 1.2 on.
+/// Returns whether the message has an action that set-field has replaced, which is understood in
+/// all versions and written as set-field from 1.2 on, or a set-field in an older version.
 fn has_replaced_action(version: Version, message: &Message) -> bool {
     const REPLACED: [&str; 10] = [
         "Load {",
@@ -133,7 +133,11 @@ fn has_replaced_action(version: Version, message: &Message) -> bool {
         "SetMpls",
     ];
     let text = format!("{message:?}");
-    version >= Version::V1_2 && REPLACED.iter().any(|name| text.contains(name))
+    match version >= Version::V1_2 {
+        true => REPLACED.iter().any(|name| text.contains(name)),
+        // Older versions have no set-field: it is written as loads.
+        false => text.contains("SetField {"),
+    }
 }
 
 /// Returns whether a name in it is not UTF-8: the replacement characters are longer, so names may
