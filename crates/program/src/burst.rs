@@ -50,6 +50,12 @@ impl LaneSet {
         LaneSet(self.0 & !other.0)
     }
 
+    /// Returns the lanes that are also in the other set.
+    #[inline(always)]
+    pub fn also_in(self, other: LaneSet) -> LaneSet {
+        LaneSet(self.0 & other.0)
+    }
+
     /// Returns whether a lane is in the set.
     #[inline(always)]
     pub fn contains(self, lane: usize) -> bool {

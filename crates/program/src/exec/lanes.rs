@@ -303,7 +303,7 @@ impl<F: Frame> Lanes<F> {
         Waiting { table, set, .. }: Waiting,
         found: &mut Found<'g>,
     ) -> bool {
-        if set.minus(self.wide) != set {
+        if !set.also_in(self.wide).is_empty() {
             return self.look_up_wide(burst, table, set, found);
         }
         (burst.bridge).lookup_lanes(table, set, &self.lanes, burst.guard, found)
@@ -931,6 +931,22 @@ impl<F: Frame> Engine<F> {
         }
     }
 
+    /// Turns a lane's packet into a walk at a place in a rule.
+    fn leave_to(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        here: Here,
+        back: u16,
+        lane: usize,
+    ) -> Option<&mut Walk<F>> {
+        let walk = self.leave(burst, arrival, lane, here.table, back)?;
+        walk.at = position(&here);
+        let (table, cookie) = (here.table, walk.at.cookie);
+        walk.first.get_or_insert(First { table, cookie });
+        Some(walk)
+    }
+
     /// Turns lanes into walks at a place in a rule.
     #[inline(never)]
     fn leave_at<H: Host<F>>(
@@ -943,12 +959,7 @@ impl<F: Frame> Engine<F> {
         set: LaneSet,
     ) {
         for lane in set.iter() {
-            if let Some(walk) = self.leave(burst, arrival, lane, here.table, back) {
-                walk.at = position(&here);
-                walk.first.get_or_insert(First {
-                    table: here.table,
-                    cookie: walk.at.cookie,
-                });
+            if let Some(walk) = self.leave_to(burst, arrival, here, back, lane) {
                 let next = walk.run(burst, host);
                 self.go_on(burst, host, lane, next);
             }

@@ -8,8 +8,8 @@ use crate::exec::Engine;
 use crate::exec::interpreter::connection::{
     CONNECTION_WORDS, FIRST_WORD, MAX_RECIRCULATIONS, SCTP, TCP, UDP, words_of, words_of_settled,
 };
-use crate::exec::interpreter::{Burst, First, Walk};
-use crate::exec::lanes::{Arrival, Lanes, position};
+use crate::exec::interpreter::{Burst, Walk};
+use crate::exec::lanes::{Arrival, Lanes};
 use crate::host::{DropReason, Host};
 use crate::rule::fused::Here;
 use conntrack::{Coming, Earlier, Told, Tracked, Translation};
@@ -85,7 +85,7 @@ impl<F: Frame> Lanes<F> {
         let (mut leaving, again) = (LaneSet::EMPTY, self.tracked);
         let with_nat = track.request().nat.is_some();
         let mut earlier = [Earlier::default(); LOOKUP_MAX];
-        for lane in set.minus(set.minus(again)).iter() {
+        for lane in set.also_in(again).iter() {
             earlier[lane] = connections[lane].earlier;
         }
         let coming = set.iter().filter_map(|lane| {
@@ -153,7 +153,7 @@ impl<F: Frame> Lanes<F> {
 
     /// Forgets packets' connections.
     pub(super) fn untrack(&mut self, set: LaneSet) {
-        for lane in set.minus(set.minus(self.tracked)).iter() {
+        for lane in set.also_in(self.tracked).iter() {
             let connection = &mut self.connections[lane];
             // As for walks: the tracker forgets only what rules see.
             if connection.words != [0; CONNECTION_WORDS] {
@@ -259,15 +259,9 @@ impl<F: Frame> Engine<F> {
         let mut aside = std::mem::take(&mut self.lanes.aside);
         let leaving = (self.lanes).track(host, track, set, table.is_some(), &mut aside);
         for (lane, tracked) in aside.drain(..) {
-            let Some(walk) = self.leave(burst, arrival, lane, here.table, back) else {
+            let Some(walk) = self.leave_to(burst, arrival, here, back, lane) else {
                 continue;
             };
-            walk.at = position(&here);
-            let cookie = walk.at.cookie;
-            walk.first.get_or_insert(First {
-                table: here.table,
-                cookie,
-            });
             let next = match walk.go_on_tracked(burst, host, track.step(), &tracked) {
                 Some(next) => next,
                 None => walk.run(burst, host),
@@ -276,7 +270,7 @@ impl<F: Frame> Engine<F> {
         }
         self.lanes.aside = aside;
         let staying = set.minus(leaving);
-        for lane in staying.minus(staying.minus(spent)).iter() {
+        for lane in staying.also_in(spent).iter() {
             self.lanes.frames[lane] = None;
             host.dropped(DropReason::TooManyRecirculations);
         }

@@ -109,7 +109,7 @@ impl<F: Frame> Lanes<F> {
         set: LaneSet,
         found: &mut Found<'g>,
     ) -> bool {
-        if set.minus(self.tracked) != set {
+        if !set.also_in(self.tracked).is_empty() {
             return self.look_up_tracked(burst, table, set, found);
         }
         let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| self.wide(lane));
