@@ -1,0 +1,250 @@
+//! What a run of the lab found: the layout of `results.json`.
+//!
+//! Everything that the report shows is here, so that it can be drawn again, and two runs compared,
+//! without the machine that made them.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the layout.
+pub const SCHEMA: u32 = 1;
+
+/// One `sluice lab run`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What was run.
+    pub made: Made,
+    /// What it ran on.
+    pub machine: Machine,
+    /// The switches, in the order in which the report shows them.
+    pub subjects: Vec<Subject>,
+    /// What was found, in the order of the experiments' names.
+    pub experiments: Vec<Experiment>,
+}
+
+/// How a run was made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Made {
+    /// Version of `sluice`, and the commit it was built from where known.
+    pub version: String,
+    /// The command line.
+    pub command: String,
+    /// `quick`, `normal` or `full`.
+    pub mode: String,
+    /// When it began, RFC 3339 in UTC.
+    pub began: String,
+    /// How long it took, seconds.
+    pub seconds: f64,
+    /// Windows of measurement that were repeated, since the machine's speed moved meanwhile.
+    pub repeated: u32,
+    /// Whether it was ended before all experiments were done.
+    pub interrupted: bool,
+}
+
+/// What a run was made on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Cores that the run may use.
+    pub cores: u32,
+    /// Whether cores are threads of shared cores.
+    pub threads: bool,
+    /// Frequency of the time stamp counter, MHz.
+    pub tsc_mhz: f64,
+    /// Caches: name (`L1d`, `L2`, `L3`) and bytes.
+    pub caches: Vec<(String, u64)>,
+    /// Main memory, MiB.
+    pub memory_mib: u64,
+    /// Huge pages that were there or could be made, MiB.
+    pub huge_mib: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The hypervisor, if it is a virtual machine.
+    pub hypervisor: Option<String>,
+    /// Physical network interfaces that the experiments were given.
+    pub nics: Vec<String>,
+    /// Share of time in which the machine did something else (stolen, interrupted), 0 to 1.
+    pub noise: f64,
+    /// Speeds that the probe of the machine's speed found, relative to their median: one for each
+    /// window.
+    pub speeds: Vec<f64>,
+    /// What limits what can be shown here, a sentence each.
+    pub limits: Vec<String>,
+    /// The headroom table (B11): what this host allows at each bottleneck.
+    pub headroom: Vec<(String, Figure, String)>,
+}
+
+/// A switch that was measured, or could not be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Subject {
+    /// Its name in cells: `sluice`, `ovs-dpdk`, `ovs-netdev`, `linux-bridge`, `linux-ip`, `testpmd`, `vpp`.
+    pub id: String,
+    /// Its name for people.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// How it was set up, in words.
+    pub setup: String,
+    /// Why it was not measured.
+    pub missing: Option<String>,
+}
+
+/// What an experiment found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// `A1` to `D13`, or a name of one's own.
+    pub id: String,
+    /// What it is about, a few words.
+    pub title: String,
+    /// `a`, `b`, `c`, `d`, or empty.
+    pub paper: String,
+    /// Why one would want to know.
+    pub purpose: String,
+    /// How it was built here.
+    pub topology: String,
+    /// The command that runs it again.
+    pub command: String,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// How it ended.
+    pub state: State,
+    /// What this machine cannot show, and what was put in its place.
+    pub substituted: Vec<String>,
+    /// Parameters of its cells, in the order in which they are shown.
+    pub parameters: Vec<Parameter>,
+    /// What was measured in its cells.
+    pub measures: Vec<Measure>,
+    /// Its plots.
+    pub plots: Vec<Plot>,
+    /// The paper's own figures, as cells with one figure each.
+    pub paper_cells: Vec<Cell>,
+    /// What was measured.
+    pub cells: Vec<Cell>,
+    /// What follows from them.
+    pub findings: Vec<Finding>,
+}
+
+/// How an experiment ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// All cells have been measured.
+    #[default]
+    Done,
+    /// The run was ended before.
+    Interrupted,
+    /// It could not be done; why.
+    Failed(String),
+}
+
+/// A parameter that is swept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parameter {
+    /// Its name in cells.
+    pub name: String,
+    /// Its name for people.
+    pub title: String,
+    /// Its unit; empty where it has none.
+    #[serde(default)]
+    pub unit: String,
+}
+
+/// A quantity that is measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// Its name in cells.
+    pub name: String,
+    /// Its name for people.
+    pub title: String,
+    /// Its unit: `Mpps`, `us`, `cycles`, `%`.
+    #[serde(default)]
+    pub unit: String,
+    /// Whether more is `higher` or `lower`, is better; empty: neither.
+    #[serde(default)]
+    pub better: String,
+}
+
+/// A value of a parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A number.
+    Number(f64),
+    /// A word.
+    Text(String),
+}
+
+/// One measured point.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Which switch; in the paper's figures whatever the paper calls it.
+    pub subject: String,
+    /// Where in the sweep.
+    pub at: BTreeMap<String, Value>,
+    /// What was measured.
+    pub figures: BTreeMap<String, Figure>,
+    /// What limited it if not the switch: the generator, for one.
+    #[serde(default)]
+    pub limited_by: Option<String>,
+    /// Why it has no figures.
+    #[serde(default)]
+    pub missing: Option<String>,
+    /// Seconds that it took.
+    #[serde(default)]
+    pub seconds: f64,
+}
+
+/// A figure with what is known about its error.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The median of the runs.
+    pub median: f64,
+    /// Lower end of the interval in which the next run's median lies with 95%.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+    /// Standard deviation of the runs.
+    #[serde(default)]
+    pub deviation: f64,
+    /// The runs.
+    #[serde(default)]
+    pub runs: Vec<f64>,
+}
+
+/// A plot of cells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Plot {
+    /// Its title.
+    pub title: String,
+    /// `line`, `bars`, or `stack` (measures on each other, for cycles by stage).
+    pub kind: String,
+    /// The parameter along the horizontal axis.
+    pub x: String,
+    /// Whether the horizontal axis is logarithmic.
+    pub x_log: bool,
+    /// Measures along the vertical axis: several only in a `stack`.
+    pub y: Vec<String>,
+    /// Whether the vertical axis is logarithmic.
+    pub y_log: bool,
+    /// What tells lines or bars apart: `subject` or a parameter.
+    pub series: String,
+    /// Only cells with these values.
+    pub only: BTreeMap<String, Value>,
+    /// Whether the paper's figures are drawn beside.
+    pub paper: bool,
+}
+
+/// What follows from the cells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What was expected, or what was found, a sentence.
+    pub text: String,
+    /// Whether it came out; absent where nothing was expected.
+    pub holds: Option<bool>,
+    /// The figures behind it, or why it did not come out.
+    pub because: String,
+}

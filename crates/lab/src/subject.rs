@@ -1,0 +1,152 @@
+//! What is measured: a switch that is set up, told what to forward, and asked what it did.
+
+use std::path::PathBuf;
+
+/// A switch that the lab can set up.
+pub trait Subject {
+    /// Its name in results: `sluice`, `ovs-dpdk`, `ovs-netdev`, `linux-bridge`, `linux-ip`,
+    /// `testpmd`, `vpp`, or the label of one's own daemon.
+    fn id(&self) -> &str;
+
+    /// Its name for people.
+    fn name(&self) -> String;
+
+    /// Its version; an error says why it cannot be measured here.
+    fn version(&self) -> Result<String, Error>;
+
+    /// How it is set up, in words.
+    fn setup(&self) -> String;
+
+    /// Whether it can have such ports and do such a job; the error says what it lacks.
+    fn can(&self, plan: &Plan) -> Result<(), Error>;
+
+    /// Starts it in the lab's own place.
+    fn start(&self, place: &Place, plan: &Plan) -> Result<Box<dyn Running>, Error>;
+}
+
+/// A switch that runs. Dropping it stops it and removes what it made.
+pub trait Running {
+    /// Where a generator attaches, by port in the order of the plan.
+    fn ends(&self) -> Vec<End>;
+
+    /// Its counters, by port in the order of the plan.
+    fn counters(&mut self) -> Result<Vec<Counters>, Error>;
+
+    /// Gives it another job with the same ports.
+    fn apply(&mut self, job: &Job) -> Result<(), Error>;
+
+    /// The process that forwards; absent where it is the kernel.
+    fn process(&self) -> Option<u32>;
+
+    /// Threads that forward: their kernel IDs.
+    fn workers(&self) -> Vec<u32>;
+
+    /// Cycles of its workers by stage since the last call, where it can tell (the white box):
+    /// name, cycles, packets.
+    fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, Error>;
+
+    /// Stops it, with all it made. An error says what could not be removed.
+    fn stop(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// A place of the lab's own: a run directory and network namespaces whose names begin with
+/// `prefix`. `sluice lab clean` removes whatever begins so.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where sockets, databases and logs are.
+    pub directory: PathBuf,
+    /// Beginning of the names of namespaces, DPDK's file prefixes and the like.
+    pub prefix: String,
+}
+
+/// What a switch is asked to have and to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Its ports, numbered from 1.
+    pub ports: Vec<Port>,
+    /// Cores of its workers. A switch in the kernel has its interrupts handled there.
+    pub cores: Vec<usize>,
+    /// What it does.
+    pub job: Job,
+}
+
+/// A kind of port.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Port {
+    /// Frames come from a capture file in memory, again and again, as fast as they are taken; what
+    /// is sent is dropped. A physical port whose wire is never the limit.
+    Memory {
+        /// The capture.
+        frames: PathBuf,
+    },
+    /// A guest's interface: vhost-user for switches in user space, a TAP for the kernel's.
+    Virtual,
+    /// A veth whose other end is the generator's.
+    Veth,
+    /// A device that was given: a network card.
+    Device(String),
+}
+
+/// Where a generator attaches to a port.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// Nowhere: the port feeds itself.
+    Itself,
+    /// A vhost-user socket; `server`: whether the generator listens.
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Whether the generator listens on it.
+        server: bool,
+    },
+    /// An interface in a namespace.
+    Interface {
+        /// The namespace, as `ip netns` names it.
+        namespace: String,
+        /// The interface.
+        name: String,
+    },
+}
+
+/// What a switch does with packets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Job {
+    /// Frames from each port go to the port beside it: 1 to 2, 2 to 1, 3 to 4.
+    Cross,
+    /// Frames from each port go to these, in order: copies where there are several.
+    To(Vec<(u16, Vec<u16>)>),
+    /// Frames go by their destination address (learned or set): this many addresses behind each
+    /// port, from 02:00:00:<port>:00:00 upwards.
+    Stations(u32),
+    /// Frames are routed by this many IPv4 prefixes behind the second port.
+    Routes(u32),
+    /// OpenFlow rules as `ovs-ofctl add-flows` takes them, and groups.
+    Rules {
+        /// Rules.
+        rules: Vec<String>,
+        /// Groups.
+        groups: Vec<String>,
+    },
+}
+
+/// A port's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that the switch received.
+    pub received: u64,
+    /// Frames that it sent.
+    pub sent: u64,
+    /// Frames that it dropped or could not send.
+    pub dropped: u64,
+}
+
+/// What went wrong, in words.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be measured here: not installed, or it cannot do what is asked.
+    #[error("{0}")]
+    Missing(String),
+    /// It failed.
+    #[error("{0}")]
+    Failed(String),
+}

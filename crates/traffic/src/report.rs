@@ -1,0 +1,100 @@
+//! What became of the traffic: the output of `sluice gen`.
+
+use serde::{Deserialize, Serialize};
+
+/// What a run of the generator found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of this layout; 1.
+    pub schema: u32,
+    /// Seconds that were measured, by the clock.
+    pub seconds: f64,
+    /// How well it kept its own schedule, measured before and meanwhile.
+    pub generator: Generator,
+    /// What was sent, by stream in the order of the spec.
+    pub streams: Vec<Sent>,
+    /// What was received, by sink in the order of the spec.
+    pub sinks: Vec<Received>,
+}
+
+/// How well the generator kept its own schedule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Generator {
+    /// Difference of the rate that was sent from the one asked for, relative: -0.01 is 1% less.
+    pub rate_error: f64,
+    /// Whether the generator, and not what it measured, was the limit; why, in words.
+    pub limited: Option<String>,
+    /// How late frames left after their scheduled times, nanoseconds.
+    pub lateness: Percentiles,
+    /// Times between departures, nanoseconds.
+    pub departures: Percentiles,
+    /// Time in which its thread did not run, nanoseconds.
+    pub stalled_ns: u64,
+}
+
+/// What a stream sent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Its name.
+    pub name: String,
+    /// Frames that the port took.
+    pub packets: u64,
+    /// Their bytes, without the frame check sequence.
+    pub bytes: u64,
+    /// Frames that were due and that the port did not take.
+    pub refused: u64,
+}
+
+/// What a sink received.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Received {
+    /// Frames of these streams.
+    pub packets: u64,
+    /// Their bytes, without the frame check sequence.
+    pub bytes: u64,
+    /// Frames that are nobody's here.
+    pub foreign: u64,
+    /// By stream, in the order of the spec.
+    pub streams: Vec<Arrived>,
+}
+
+/// What arrived of a stream at a sink.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Arrived {
+    /// Frames, each counted once.
+    pub packets: u64,
+    /// Frames that were sent and did not come.
+    pub lost: u64,
+    /// Frames that came again.
+    pub duplicates: u64,
+    /// Frames of a flow that came after a later one of the same flow (RFC 4737).
+    pub reordered: u64,
+    /// From the scheduled time to arrival, nanoseconds.
+    pub latency: Percentiles,
+    /// Times between arrivals, nanoseconds.
+    pub arrivals: Percentiles,
+}
+
+/// A distribution, nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// How many values.
+    pub count: u64,
+    /// The least.
+    pub min: u64,
+    /// The mean.
+    pub mean: f64,
+    /// Half are at or below.
+    pub p50: u64,
+    /// 90%.
+    pub p90: u64,
+    /// 99%.
+    pub p99: u64,
+    /// 99.9%.
+    pub p999: u64,
+    /// The greatest.
+    pub max: u64,
+    /// The whole histogram: HDR, V2 and deflate, base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
+}
