@@ -403,37 +403,42 @@ def cost(options, results):
         results.add(f"cost: {name}, ns", "steering", float(value))
 
 
+def prepare(lab, options):
+    """Builds sender, receiver and the decrypting program."""
+    options.peer, options.object = (
+        os.path.join(lab.directory, "peer"),
+        os.path.join(lab.directory, "crypt.o"),
+    )
+    headers = f"/usr/include/{os.uname().machine}-linux-gnu"
+    harness.run(
+        ["gcc", "-O2", "-o", options.peer, os.path.join(HERE, "steering_peer.c"), "-lbpf"],
+        seconds=60,
+    )
+    harness.run(
+        [
+            "clang",
+            "-target",
+            "bpf",
+            "-mcpu=v3",
+            "-g",
+            "-O2",
+            "-idirafter",
+            headers,
+            "-c",
+            os.path.join(HERE, "steering_crypt.bpf.c"),
+            "-o",
+            options.object,
+        ],
+        seconds=60,
+    )
+
+
 def work(options):
     """All rounds."""
 
     def measured(lab):
         alone()
-        options.peer, options.object = (
-            os.path.join(lab.directory, "peer"),
-            os.path.join(lab.directory, "crypt.o"),
-        )
-        headers = f"/usr/include/{os.uname().machine}-linux-gnu"
-        harness.run(
-            ["gcc", "-O2", "-o", options.peer, os.path.join(HERE, "steering_peer.c"), "-lbpf"],
-            seconds=60,
-        )
-        harness.run(
-            [
-                "clang",
-                "-target",
-                "bpf",
-                "-mcpu=v3",
-                "-g",
-                "-O2",
-                "-idirafter",
-                headers,
-                "-c",
-                os.path.join(HERE, "steering_crypt.bpf.c"),
-                "-o",
-                options.object,
-            ],
-            seconds=60,
-        )
+        prepare(lab, options)
         results = Results(options.json)
         most = capacity(lab, options)
         options.alone = [

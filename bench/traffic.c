@@ -305,6 +305,21 @@ static void windows(const uint32_t *bins, int from, int to, int width, double *l
     }
 }
 
+/* Standard deviation of a class's rate over windows of this many bins that do not overlap, as a part of its mean. */
+static double variation(const uint32_t *bins, int to, int width)
+{
+    double sum = 0, squares = 0;
+    int count = to / width;
+    for (int window = 0; window < count; window++) {
+        double bytes = 0;
+        for (int at = 0; at < width; at++)
+            bytes += bins[window * width + at];
+        sum += bytes;
+        squares += bytes * bytes;
+    }
+    return count > 1 && sum > 0 ? sqrt(fmax(0, squares / count - sum * sum / count / count)) / (sum / count) : 0;
+}
+
 static int do_receive(char **word)
 {
     enum { MANY = 128 };
@@ -386,7 +401,7 @@ static int do_receive(char **word)
             windows(classes[i].bins, 0, last_bin, SECOND / BIN, &least, &most);
         printf("%s[%lu,%lu,%.0f,%.0f", i ? "," : "", classes[i].packets, classes[i].bytes, least, most);
         if (classes[i].delays)
-            printf(",%.1f,%.1f,%.1f", share(classes[i].delays, .5), share(classes[i].delays, .99), classes[i].delays->worst / 1e3);
+            printf(",%.1f,%.1f,%.1f,%.4f", share(classes[i].delays, .5), share(classes[i].delays, .99), classes[i].delays->worst / 1e3, variation(classes[i].bins, last_bin, SECOND / 10 / BIN));
         printf("]");
     }
     printf("]}\n");
@@ -433,7 +448,7 @@ static int compare(const void *one, const void *other)
 static int do_tcp(char **word)
 {
     enum { MOST = 400000 };
-    static double rtt[MOST], window[MOST];
+    static double rtt[MOST], window[MOST], series[MOST / 50];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(word[2])), .sin_addr.s_addr = inet_addr(word[1])};
     struct tcp_info first = {0}, info = {0};
     char *paced = strchr(word[3], '+');
@@ -471,12 +486,19 @@ static int do_tcp(char **word)
     double seconds = (time - from) * 1e-9;
     if (!samples)
         return 1;
+    /* The window in the order of time, one of 50 samples: each 0.1 s and a little. */
+    int steps = 0;
+    for (; steps < samples / 50; steps++)
+        series[steps] = window[steps * 50];
     shutdown(connection, SHUT_RDWR);
     pthread_join(thread, 0);
     qsort(rtt, samples, sizeof *rtt, compare);
     qsort(window, samples, sizeof *window, compare);
-    printf("{\"goodput\":%.0f,\"mss\":%u,\"retransmissions\":%.1f,\"rtt50\":%.0f,\"rtt99\":%.0f,\"window50\":%.0f,\"window1\":%.0f}\n", (info.tcpi_bytes_acked - first.tcpi_bytes_acked) * 8 / seconds,
+    printf("{\"goodput\":%.0f,\"mss\":%u,\"retransmissions\":%.1f,\"rtt50\":%.0f,\"rtt99\":%.0f,\"window50\":%.0f,\"window1\":%.0f,\"windows\":[", (info.tcpi_bytes_acked - first.tcpi_bytes_acked) * 8 / seconds,
            info.tcpi_snd_mss, (info.tcpi_total_retrans - first.tcpi_total_retrans) / seconds, rtt[samples / 2], rtt[(int)(samples * .99)], window[samples / 2], window[samples / 100]);
+    for (int step = 0; step < steps; step++)
+        printf("%s%.0f", step ? "," : "", series[step]);
+    printf("]}\n");
     return 0;
 }
 
