@@ -5,5 +5,8 @@
 //! [results](results) as JSON; `report` makes one HTML file of them.
 
 pub mod experiment;
+pub mod lines;
+pub mod program;
 pub mod results;
+pub mod simulation;
 pub mod subject;

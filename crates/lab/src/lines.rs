@@ -1,0 +1,119 @@
+//! What measured a cell says about it: lines, one for each run, that become cells.
+
+use crate::results::Value;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What one run found for one cell. Programs print them as JSON, one a line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    /// Which switch.
+    pub subject: String,
+    /// Where in the sweep.
+    #[serde(default)]
+    pub at: BTreeMap<String, Value>,
+    /// What was measured, by measure.
+    #[serde(default)]
+    pub figures: BTreeMap<String, f64>,
+    /// What limited it if not the switch.
+    #[serde(default)]
+    pub limited_by: Option<String>,
+    /// Why there are no figures.
+    #[serde(default)]
+    pub missing: Option<String>,
+}
+
+/// The runs of one cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Runs {
+    /// Which switch.
+    pub subject: String,
+    /// Where in the sweep.
+    pub at: BTreeMap<String, Value>,
+    /// Figures of the runs, by measure.
+    pub figures: BTreeMap<String, Vec<f64>>,
+    /// What limited a run.
+    pub limited_by: Option<String>,
+    /// Why a run has no figures.
+    pub missing: Option<String>,
+}
+
+/// Groups lines by their cells, in the order in which cells came first. A figure that is not a
+/// number is left out, with a word that it was not one.
+pub fn group(lines: impl IntoIterator<Item = Line>) -> Vec<Runs> {
+    let mut cells: Vec<Runs> = Vec::new();
+    for line in lines {
+        let same = |cell: &&mut Runs| cell.subject == line.subject && cell.at == line.at;
+        let cell = match cells.iter_mut().find(same) {
+            Some(cell) => cell,
+            None => {
+                cells.push(Runs {
+                    subject: line.subject,
+                    at: line.at,
+                    ..Runs::default()
+                });
+                let Some(cell) = cells.last_mut() else {
+                    continue;
+                };
+                cell
+            }
+        };
+        for (measure, value) in line.figures {
+            if value.is_finite() {
+                cell.figures.entry(measure).or_default().push(value);
+            } else {
+                cell.missing = Some(format!("{measure} was not a number"));
+            }
+        }
+        cell.limited_by = cell.limited_by.take().or(line.limited_by);
+        cell.missing = cell.missing.take().or(line.missing);
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(subject: &str, at: f64, rate: f64) -> Line {
+        Line {
+            subject: subject.into(),
+            at: BTreeMap::from([("flows".into(), Value::Number(at))]),
+            figures: BTreeMap::from([("rate".into(), rate)]),
+            ..Line::default()
+        }
+    }
+
+    #[test]
+    fn runs_of_a_cell_are_put_together_in_the_order_of_cells() {
+        let lines = [
+            line("a", 1.0, 5.0),
+            line("b", 1.0, 7.0),
+            line("a", 1.0, 6.0),
+            line("a", 2.0, f64::NAN),
+        ];
+        let cells = group(lines);
+        let shown: Vec<_> = cells
+            .iter()
+            .map(|cell| (cell.subject.as_str(), cell.figures.get("rate").cloned()))
+            .collect();
+        let wanted = [
+            ("a", Some(vec![5.0, 6.0])),
+            ("b", Some(vec![7.0])),
+            ("a", None),
+        ];
+        assert_eq!(shown, wanted);
+        assert_eq!(cells[2].missing.as_deref(), Some("rate was not a number"));
+    }
+
+    #[test]
+    fn lines_are_read_strictly() {
+        let text = r#"{"subject":"sluice","at":{"burst":16,"bucket":"own"},"figures":{"lost":0}}"#;
+        let line: Line = serde_json::from_str(text).unwrap();
+        assert_eq!(line.at["burst"], Value::Number(16.0));
+        assert_eq!(line.at["bucket"], Value::Text("own".into()));
+        assert!(serde_json::from_str::<Line>(r#"{"subject":"a","figure":{}}"#).is_err());
+        assert!(serde_json::from_str::<Line>("{}").is_err());
+    }
+}

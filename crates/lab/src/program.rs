@@ -1,0 +1,244 @@
+//! Experiments that a program measures: it prints a [`Line`] for each run of each cell, as JSON.
+//!
+//! The programs of the papers' experiments are Python (`bench/lab_slicing.py`,
+//! `bench/lab_steering.py`), for what they set up is set up by the developers' benchmarks already.
+
+use crate::lines::Line;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest line of a program that is read, bytes.
+const LINE_MAX: u64 = 1 << 20;
+
+/// What a program is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request<'a> {
+    /// The program's file name.
+    pub program: &'a str,
+    /// The experiment.
+    pub experiment: &'a str,
+    /// `quick`, `normal` or `full`.
+    pub mode: &'a str,
+    /// Only these subjects; all if empty.
+    pub subjects: &'a [String],
+    /// Rounds.
+    pub rounds: u32,
+    /// Seconds of a measurement.
+    pub seconds: f64,
+    /// After this long it is ended.
+    pub limit: Duration,
+}
+
+/// Finds a program of the lab: beside the build tree's `bench`, in `share/sluice/lab` beside the
+/// installed command, or in `SLUICE_LAB_PROGRAMS`. The error names the places.
+pub fn find(program: &str) -> Result<PathBuf, String> {
+    if program.contains('/') || !program.ends_with(".py") {
+        return Err(format!(
+            "settings.program: {program:?} is not the name of a program of the lab \
+             (lab_slicing.py, lab_steering.py)"
+        ));
+    }
+    let mut places: Vec<PathBuf> = std::env::var_os("SLUICE_LAB_PROGRAMS")
+        .into_iter()
+        .map(PathBuf::from)
+        .collect();
+    let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    // bin/sluice; target/release/sluice.
+    places.extend(
+        own.ancestors()
+            .skip(1)
+            .take(4)
+            .flat_map(|at| [at.join("bench"), at.join("share/sluice/lab")]),
+    );
+    let found = places.iter().map(|place| place.join(program));
+    found
+        .into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            let places: Vec<String> = places.iter().map(|at| at.display().to_string()).collect();
+            format!(
+                "{program} is in none of {}: SLUICE_LAB_PROGRAMS says where",
+                places.join(", ")
+            )
+        })
+}
+
+/// Runs a program, and gives `on_line` each line as it comes. Ends it, with the processes that it
+/// has started, when its limit is over or `stop` is set; it removes what it made, and is killed only
+/// if it has not done so within 30 s. `log` gets what it prints on its error output.
+pub fn run(
+    path: &Path,
+    request: &Request<'_>,
+    log: &Path,
+    stop: &AtomicBool,
+    mut on_line: impl FnMut(Line),
+) -> Result<(), String> {
+    let wrong = |what: &str, error: std::io::Error| format!("{}: {what}: {error}", path.display());
+    let errors = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .map_err(|error| format!("{}: {error}", log.display()))?;
+    let mut command = Command::new(path);
+    command
+        .arg(request.experiment)
+        .args(["--mode", request.mode])
+        .args(["--rounds", &request.rounds.to_string()])
+        .args(["--seconds", &request.seconds.to_string()]);
+    for subject in request.subjects {
+        command.args(["--subject", subject]);
+    }
+    if let Ok(own) = std::env::current_exe() {
+        command.arg("--daemon").arg(own.with_file_name("sluiced"));
+    }
+    // A group of its own: what is typed at the terminal reaches the lab alone, which then ends it.
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::from(errors))
+        .process_group(0);
+    let mut child = command.spawn().map_err(|error| wrong("start", error))?;
+    let pid = child.id() as libc::pid_t;
+    let Some(output) = child.stdout.take() else {
+        return Err(format!("{}: no output", path.display()));
+    };
+    let (sender, lines) = std::sync::mpsc::sync_channel::<Result<Line, String>>(1024);
+    let reader = std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        loop {
+            let mut text = String::new();
+            match std::io::Read::take(&mut output, LINE_MAX).read_line(&mut text) {
+                Ok(0) | Err(_) => return,
+                Ok(_) if text.trim().is_empty() => {}
+                Ok(_) => {
+                    let line = serde_json::from_str(&text).map_err(|error| {
+                        let shown: String = text.chars().take(80).collect();
+                        format!("{shown:?} is not a cell: {error}")
+                    });
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    let (began, mut asked, mut problem) = (Instant::now(), None::<Instant>, None);
+    let status = loop {
+        match lines.recv_timeout(Duration::from_millis(100)) {
+            Ok(Ok(line)) => on_line(line),
+            Ok(Err(text)) => problem = problem.or(Some(text)),
+            Err(_) => {}
+        }
+        if let Some(status) = child.try_wait().map_err(|error| wrong("wait", error))? {
+            break status;
+        }
+        let over = began.elapsed() > request.limit;
+        if asked.is_none() && (over || stop.load(Ordering::Relaxed)) {
+            if over {
+                let limit = request.limit.as_secs();
+                problem = problem.or(Some(format!("was not done within {limit} s")));
+            }
+            asked = Some(Instant::now());
+            // SAFETY: a signal to a child that has not been waited for; no memory is involved.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+        }
+        if asked.is_some_and(|at| at.elapsed() > Duration::from_secs(30)) {
+            // SAFETY: as above; the group is the child's own.
+            unsafe { libc::kill(-pid, libc::SIGKILL) };
+        }
+    };
+    // What it had printed before it ended. A grandchild that holds the pipe is not waited for.
+    let end = Instant::now() + Duration::from_secs(2);
+    while let Ok(line) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        match line {
+            Ok(line) => on_line(line),
+            Err(text) => problem = problem.or(Some(text)),
+        }
+    }
+    if reader.is_finished() {
+        let _ = reader.join();
+    }
+    match problem {
+        Some(text) => Err(format!("{}: {text}", request.program)),
+        None if stop.load(Ordering::Relaxed) || status.success() => Ok(()),
+        None => Err(format!(
+            "{} ended with {status}: see {}",
+            request.program,
+            log.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn script(directory: &Path, body: &str) -> PathBuf {
+        let path = directory.join("program.py");
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn request(limit: Duration) -> Request<'static> {
+        Request {
+            program: "program.py",
+            experiment: "D1",
+            mode: "quick",
+            subjects: &[],
+            rounds: 2,
+            seconds: 0.5,
+            limit,
+        }
+    }
+
+    #[test]
+    fn a_programs_lines_are_cells_and_its_words_those_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = script(
+            directory.path(),
+            r#"echo "{\"subject\":\"$1 $3 $5 $7\",\"figures\":{\"rate\":5}}"; echo talk >&2"#,
+        );
+        let log = directory.path().join("log");
+        let mut got = Vec::new();
+        let stop = AtomicBool::new(false);
+        let limit = Duration::from_secs(60);
+        run(&path, &request(limit), &log, &stop, |line| got.push(line)).unwrap();
+        assert_eq!(got.len(), 1);
+        assert_eq!(got[0].subject, "D1 quick 2 0.5");
+        assert_eq!(std::fs::read_to_string(log).unwrap(), "talk\n");
+    }
+
+    #[test]
+    fn garbage_failures_and_endless_programs_are_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let stop = AtomicBool::new(false);
+        let failure = |body: &str, limit| {
+            let path = script(directory.path(), body);
+            run(&path, &request(limit), &log, &stop, |_| {}).unwrap_err()
+        };
+        let long = Duration::from_secs(60);
+        let text = failure("echo no JSON", long);
+        assert!(text.contains("\"no JSON\\n\" is not a cell"), "{text}");
+        let text = failure("exit 3", long);
+        assert!(text.contains("exit status: 3"), "{text}");
+        let text = failure("sleep 100", Duration::from_millis(200));
+        assert!(text.contains("was not done within"), "{text}");
+    }
+
+    #[test]
+    fn programs_are_found_by_name_only() {
+        assert!(find("../evil.py").unwrap_err().contains("not the name"));
+        assert!(
+            find("no_such.py")
+                .unwrap_err()
+                .contains("SLUICE_LAB_PROGRAMS")
+        );
+    }
+}
