@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Paper c's experiments that need the kernel (C1, C3, C4, C7, C9, C10) for the lab: each prints its
+"""Paper c's experiments that need the kernel (C1, C3, C4, C7 to C10) for the lab: each prints its
 cells as lines of JSON, as bench/lab_slicing.py does. C2, C5, C6 and C11 are simulated by the lab
 itself, since they need four cores.
 
-    bench/lab_steering.py C1|C3|C4|C7|C9|C10 [--mode quick|normal|full] [--subject NAME]...
+    bench/lab_steering.py C1|C3|C4|C7|C8|C9|C10 [--mode quick|normal|full] [--subject NAME]...
                           [--rounds N] [--seconds S] [--sluice COMMAND]
 
 Subjects are `default` (everything is received on core 1), `rss` (receive packet steering by a hash
@@ -15,12 +15,13 @@ Needs what bench/steering.py needs: root, gcc, clang, iproute2, libbpf-dev, two 
 """
 
 import os
+import subprocess
 import sys
 import time
 
 import steering
 import test_steer
-from contender import Results, harness, parser, run, stderr, switchd
+from contender import ROOT, Results, harness, parser, run, stderr, switchd
 from harness import ethernet
 from lab_slicing import emit
 from slicing_peers import alone
@@ -162,6 +163,36 @@ def c7(lab, options):
         remove("a", "b")
 
 
+def c8(options):
+    """What the controller of examples/ does, by its end-to-end tests."""
+    command = os.path.join(ROOT, "tests", "run")
+    steps = {
+        "two hosts": "a_controller_steers_two_hosts",
+        "OpenFlow 1.0": "messages_of_1_0",
+        "fields at ports": "ports_write_clear_and_take_off_the_field",
+        "fields outside tunnels": "tunnels_have_the_field_outside",
+        "a guest's core": "a_guests_core_is_that_of_its_process",
+        "machines that move": "machines_that_change_ports_stop_before_they_start",
+    }
+    for step, name in steps.items():
+        began = time.monotonic()
+        done = subprocess.run(
+            [command, f"vse_controller.{name}"],
+            env=os.environ | {"SWITCHD": options.daemon or switchd()},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        stderr(done.stdout[-2000:])
+        seconds = time.monotonic() - began
+        if " 1 skipped" in done.stdout:
+            emit("sluice", {"step": step}, missing="skipped here: " + done.stdout.strip()[-200:])
+            continue
+        works = 100 * (done.returncode == 0)
+        emit("sluice", {"step": step}, {"works": works, "seconds": seconds})
+
+
 def c9(lab, options):
     """A live flow that is moved again and again between two cores."""
     for rate in (10, 50, 200):
@@ -218,7 +249,7 @@ def c10(lab, options):
     )
 
 
-EXPERIMENTS = {"C1": c1, "C3": c3, "C4": c4, "C7": c7, "C9": c9, "C10": c10}
+EXPERIMENTS = {"C1": c1, "C3": c3, "C4": c4, "C7": c7, "C8": c8, "C9": c9, "C10": c10}
 
 
 def main():
@@ -233,6 +264,11 @@ def main():
     options = words.parse_args()
     daemon = options.daemon or switchd()
     options.sluice = [options.sluice or os.path.join(os.path.dirname(daemon), "sluice")]
+
+    if options.experiment == "C8":
+        for _ in range(options.rounds):
+            c8(options)
+        return
 
     def work(lab):
         alone()
