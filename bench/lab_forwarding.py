@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Papers a's and b's experiments that look inside (A3, A7, A9, A10, B7 to B10) for the lab: each
-prints its cells as lines of JSON, as bench/lab_slicing.py does.
+"""Papers a's and b's experiments that look inside (A3, A7, A9, A10, A12, B3, B5, B7 to B10) for the
+lab: each prints its cells as lines of JSON, as bench/lab_slicing.py does.
 
-    bench/lab_forwarding.py A3|A7|A9|A10|B7|B8|B9|B10 [--mode quick|normal|full] [--subject NAME]...
-                            [--rounds N] [--seconds S] [--daemon COMMAND]
+    bench/lab_forwarding.py A3|A7|A9|A10|A12|B3|B5|B7|B8|B9|B10 [--mode quick|normal|full]
+                            [--subject NAME]... [--rounds N] [--seconds S] [--daemon COMMAND]
 
 Sluice and Open vSwitch forward 64-byte frames from memory (net_pcap) to null devices on core 1, the
 Linux bridge and Linux IP forwarding between veth pairs, of which core 0 feeds one.
@@ -20,12 +20,14 @@ import subprocess
 import sys
 import time
 
+import cases
 from contender import WORKER_CORE, contender, limit, parser, rate_of, run, stderr, switchd
-from curve import cycles_per_ns
+from curve import cycles_per_ns, settled
 from frames import uniform, write_pcap
 from kernel import PEER, SENDER
 from lab_slicing import by_mode, emit
 from slicing_peers import alone, compiled, harness, peer, result, stream
+from testpmd import Testpmd
 
 PAGES = 2400
 RULES = ["in_port={in},actions=output:{out}"]
@@ -95,6 +97,88 @@ int main(int argc, char **argv)
 """
 
 
+# Takes a part of a core away from whatever else runs there, in slices of a millisecond.
+SPINNER = """
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+int main(int argc, char **argv)
+{
+    if (argc != 4)
+        return 2;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(atoi(argv[1]), &set);
+    double taken = atof(argv[2]), begin = now(), end = begin + atof(argv[3]);
+    struct sched_param first = {.sched_priority = 1};
+    if (sched_setaffinity(0, sizeof set, &set) || sched_setscheduler(0, SCHED_FIFO, &first))
+        return 1;
+    for (double due = begin; due < end; due += 1e-3) {
+        while (now() < due + taken * 1e-3)
+            ;
+        double left = due + 1e-3 - now();
+        struct timespec pause = {0, (long)(left * 1e9)};
+        if (left > 0)
+            nanosleep(&pause, 0);
+    }
+    return 0;
+}
+"""
+# Time of a load from memory by the size of what is read at random, ns.
+CHASE = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+int main(int argc, char **argv)
+{
+    size_t lines = argc == 2 ? strtoull(argv[1], 0, 10) / 64 : 0;
+    if (lines < 2)
+        return 2;
+    uint64_t (*all)[8] = aligned_alloc(64, lines * 64), seed = 88172645463325252ull, at = 0;
+    if (!all)
+        return 1;
+    for (size_t i = 0; i < lines; i++)
+        all[i][0] = i;
+    /* Sattolo's shuffle: one cycle through all lines. */
+    for (size_t i = lines - 1; i > 0; i--) {
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        size_t other = seed % i;
+        uint64_t kept = all[i][0];
+        all[i][0] = all[other][0], all[other][0] = kept;
+    }
+    struct timespec begin, end;
+    size_t steps = lines < 1 << 22 ? 1 << 23 : 1 << 24;
+    for (size_t i = 0; i < lines && i < 1 << 22; i++)
+        at = all[at][0];
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (size_t i = 0; i < steps; i++)
+        at = all[at][0];
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double ns = (end.tv_sec - begin.tv_sec) * 1e9 + end.tv_nsec - begin.tv_nsec;
+    printf("%.3f\\n", at == lines ? 0 : ns / steps);
+    return 0;
+}
+"""
+
+
+def built(lab, name, text, *more):
+    """A program of a few lines."""
+    source, program = f"{lab.directory}/{name}.c", f"{lab.directory}/{name}"
+    if not os.path.exists(program):
+        with open(source, "w", encoding="ascii") as file:
+            file.write(text)
+        harness.run(["gcc", "-O2", "-o", program, source, *more], seconds=60)
+    return program
+
+
 def wanted(options, subject):
     """Whether this subject is asked for."""
     return not options.subject or subject in options.subject
@@ -140,10 +224,7 @@ def forwarding(lab, options, flows=1, **more):
 
 def a3(lab, options):
     """Counters that all workers share, and one for each."""
-    source, program = f"{lab.directory}/counters.c", f"{lab.directory}/counters"
-    with open(source, "w", encoding="ascii") as file:
-        file.write(COUNTERS)
-    harness.run(["gcc", "-O2", "-o", program, source, "-lpthread"], seconds=60)
+    program = built(lab, "counters", COUNTERS, "-lpthread")
     for kind, subject in (("shared", "one counter"), ("own", "a counter for each core")):
         for workers in (1, 2):
             done = harness.run([program, kind, str(workers), str(options.seconds)], seconds=60)
@@ -259,6 +340,112 @@ def a10(lab, options):
                 {
                     "seen": 100 * busy / max(ticks, 1),
                     "real": 100 * probe["lost"] / probe["seconds"],
+                },
+            )
+
+
+def a12(lab, options):
+    """What a guest's interface costs the host: into it, out of it, and through it."""
+    paths = {
+        "into the guest": ("rxonly", "in_port={in},actions=output:v1"),
+        "out of the guest": ("txonly", "in_port=v1,actions=output:{out}"),
+        "through the guest": ("io", "in_port={in},actions=output:v1"),
+    }
+    for subject, command in daemons(options).items():
+        for path, (mode, rule) in paths.items():
+            with contender(lab, subject, command) as switch:
+                switch.sinks()
+                tester = Testpmd(
+                    lab,
+                    [f"{switch.directory}/v.sock"],
+                    f"guest{len(lab.programs)}",
+                    ["--nb-cores=1"],
+                    cores=("--lcores", "0@0,1@0"),
+                )
+                # Behind those of net_pcap and net_null.
+                switch.port(
+                    "v",
+                    "type=dpdkvhostuserclient",
+                    f"options:vhost-server-path={switch.directory}/v.sock",
+                    "ofport_request=9",
+                )
+                tester.wait_ready()
+                harness.wait_for(
+                    "the guest is up",
+                    lambda switch=switch: switch.get("Interface", "v", "link_state") == "up",
+                    30,
+                )
+                rules = [rule.replace("v1", "9")]
+                if mode == "io":
+                    rules.append("in_port=9,actions=output:{out}")
+                switch.rules_from(rules)
+                tester.forward(mode)
+                if mode != "txonly":
+                    switch.source(capture(lab))
+                time.sleep(SETTLE)
+                before, began = tester.counters()[0], time.monotonic()
+                passed = switch.count(options.seconds)
+                seconds, after = time.monotonic() - began, tester.counters()[0]
+                received = (after[0] - before[0]) / seconds / 1e6
+                out = passed["out"] / passed["time"] / 1e6
+                rate = received if mode == "rxonly" else out
+                tester.stop()
+                tester.quit()
+            emit(subject, {"path": path}, {"rate": rate, "cores": 2 / max(rate, 1e-6)})
+
+
+def b3(lab, options):
+    """The rate by how much of its core's time who forwards has."""
+    program = built(lab, "spinner", SPINNER)
+    parts = by_mode(options, [50, 75, 100], [50, 60, 70, 80, 90, 100])
+
+    def measure(subject, rate):
+        for part in parts:
+            spinner = None
+            if part < 100:
+                words = [str(WORKER_CORE), str(1 - part / 100), str(options.seconds + 1)]
+                spinner = subprocess.Popen([program, *words])
+                time.sleep(0.4)
+            emit(subject, {"part": part}, {"rate": rate(options.seconds)})
+            if spinner and spinner.wait(30):
+                emit(subject, {"part": part}, missing="no real-time process may run here")
+
+    for subject, path in kernel_paths(lab, options):
+        measure(subject, lambda seconds, path=path: path.rate(seconds) / 1e6)
+    for subject, switch in forwarding(lab, options):
+        measure(subject, switch.rate)
+
+
+def b5(lab, options):
+    """Cycles that a packet waits for memory as its rules and flows outgrow the caches, and how many
+    loads from memory that is."""
+    program = built(lab, "chase", CHASE)
+    size = by_mode(options, 256, 512) << 20
+    latency = float(harness.run([program, str(size)], seconds=120).stdout)
+    stderr(f"a load from memory takes {latency:.1f} ns")
+    base = {}
+    for rules in by_mode(options, [1, 1000, 100_000], [1, 100, 1000, 10_000, 100_000]):
+        case = cases.exact(rules)
+        pcap = f"{lab.directory}/rules-{rules}.pcap"
+        write_pcap(pcap, case.frames)
+        for subject, command in daemons(options).items():
+            with contender(lab, subject, command) as switch:
+                switch.sinks()
+                switch.rules_from(case.rules)
+                switch.source(pcap)
+                settled(switch)
+                rate = switch.rate(options.seconds)
+            ns = 1e3 / rate
+            base.setdefault(subject, ns)
+            waits = max(0.0, ns - base[subject])
+            emit(
+                subject,
+                {"rules": rules},
+                {
+                    "rate": rate,
+                    "cycles": ns * cycles_per_ns(),
+                    "misses": waits / latency,
+                    "total": waits / latency * rate,
                 },
             )
 
@@ -496,7 +683,8 @@ def b10(lab, options):
 
 
 EXPERIMENTS = {
-    function.__name__.upper(): function for function in (a3, a7, a9, a10, b7, b8, b9, b10)
+    function.__name__.upper(): function
+    for function in (a3, a7, a9, a10, a12, b3, b5, b7, b8, b9, b10)
 }
 
 
