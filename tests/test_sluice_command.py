@@ -292,6 +292,19 @@ def top_shows_what_is_busy(lab):
         "the busy queue is first, with its wait:",
         queue,
     )
+    check(
+        re.match("[0-9.]+(us|ms|s)$", queue[-3]) and queue[-3] != "0.0us",
+        "its p99 stands before its drops:",
+        queue,
+    )
+    turns = {row[0]: row[1:4] for row in rows("Longest turns")}
+    check(
+        "control" in turns
+        and any(name.startswith("pmd-") for name in turns)
+        and all(re.match("[0-9.]+(us|ms|s)$", turn) for turn, _, _ in turns.values()),
+        "the longest turns of control and workers:",
+        turns,
+    )
     busiest = rows("Busiest rules")[0]
     check(float(busiest[0]) > 50 and "enqueue:2:1" == busiest[-1], busiest)
     told = json.loads(switch.appctl("sluice/queues"))

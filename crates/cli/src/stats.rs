@@ -15,6 +15,9 @@ pub struct Stats {
     pub tsc_hz: u64,
     /// Ports of all bridges.
     pub ports: Vec<Port>,
+    /// The control thread's turns; those of daemons that do not say are 0.
+    #[serde(default)]
+    pub control: Turns,
     /// Workers.
     pub workers: Vec<Worker>,
     /// Tables that have rules.
@@ -27,6 +30,20 @@ pub struct Stats {
     /// Ports that could not be opened, or differ from the database.
     #[serde(default)]
     pub port_errors: Vec<PortError>,
+}
+
+/// A thread's uninterrupted pieces of work, from its start or `sluice/turns-clear`.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Turns {
+    /// The longest.
+    pub longest_turn_us: u64,
+    /// The part of it in which the thread had no processor.
+    pub longest_turn_away_us: u64,
+    /// What it was mostly spent on.
+    pub longest_turn_doing: String,
+    /// How many took so long that they were logged: 10 ms in a worker, 50 ms in control.
+    pub long_turns: u64,
 }
 
 /// Tracked connections.
@@ -122,6 +139,9 @@ pub struct Queue {
     pub packets: Option<u64>,
     /// The sum of their waits.
     pub waited_ns: Option<f64>,
+    /// What 99 of 100 of them did not exceed, in seconds.
+    #[serde(default)]
+    pub waited_p99: Option<f64>,
     /// Packets sent.
     pub sent_packets: u64,
     /// Their bytes.
@@ -255,11 +275,17 @@ pub struct Worker {
     /// What it does for others, and they for it.
     #[serde(default)]
     pub steering: Steering,
+    /// Its turns.
+    #[serde(flatten)]
+    pub turns: Turns,
 }
 
 /// A worker's part in steering.
-#[derive(Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Steering {
+    /// The share of its time that it spends on packets, 0 to 1, as steering sees it.
+    #[serde(default)]
+    pub load: f64,
     /// Packets that it received and gave to others.
     pub handed: u64,
     /// Packets that it processed and others received.

@@ -21,6 +21,7 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         rules(after),
         Some(workers(old, new, interval_us)),
         steering(old, new, interval_us),
+        turns(new),
         connections(old, new, interval_us),
         Some(tables(old, new, interval_us)),
     ];
@@ -267,6 +268,7 @@ fn queues(before: &Reading, after: &Reading, interval_us: u64) -> Option<Section
             queue.waiting.to_string(),
             measured(old, queue).map_or_else(|| "-".to_owned(), time),
             foretold(queue),
+            queue.waited_p99.map_or_else(|| "-".to_owned(), time),
             short(rate(|queue| queue.dropped.values().sum())),
             short(queue.dropped.values().sum::<u64>() as f64),
         ];
@@ -288,6 +290,7 @@ fn queues(before: &Reading, after: &Reading, interval_us: u64) -> Option<Section
             figures("wait"),
             figures("waited"),
             words("predicted", Room::Cut(11)),
+            spare_figures("p99"),
             figures("drop/s"),
             spare_figures("drops"),
         ],
@@ -476,6 +479,7 @@ fn steering(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> 
             figures.away.to_string(),
             figures.moves.to_string(),
             figures.moves_given_up.to_string(),
+            format!("{:.0}", figures.load * 100.0),
             figures.keeps.as_deref().unwrap_or("-").replace('_', " "),
         ];
         (handed + taken, row)
@@ -492,9 +496,40 @@ fn steering(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> 
             figures("buckets away"),
             figures("moves"),
             spare_figures("given up"),
+            spare_figures("load %"),
             words("keeps the rest because", Room::Cut(10)),
         ],
         rows: Sorted(rows.collect()).rows(),
+    })
+}
+
+/// Returns the longest turn of each thread, the longest first; nothing of a daemon that does not say
+/// any.
+fn turns(after: &Stats) -> Option<Section> {
+    let control = std::iter::once(("control", &after.control));
+    let workers = (after.workers.iter()).map(|worker| (worker.name.as_str(), &worker.turns));
+    let rows = control.chain(workers).map(|(thread, turns)| {
+        let row = vec![
+            thread.to_owned(),
+            time(turns.longest_turn_us as f64 * 1e-6),
+            time(turns.longest_turn_away_us as f64 * 1e-6),
+            turns.long_turns.to_string(),
+            turns.longest_turn_doing.clone(),
+        ];
+        (turns.longest_turn_us as f64, row)
+    });
+    let rows = Sorted(rows.collect());
+    let some = rows.0.iter().any(|(longest, _)| *longest > 0.0);
+    some.then(|| Section {
+        title: "Longest turns".into(),
+        columns: vec![
+            words("thread", Room::Cut(12)),
+            figures("longest"),
+            figures("no processor"),
+            figures("long turns"),
+            words("mostly spent on", Room::Cut(10)),
+        ],
+        rows: rows.rows(),
     })
 }
 
@@ -722,6 +757,28 @@ mod tests {
             ["switch", "table_miss", "3", "10"],
         ];
         assert_eq!(rows, wanted);
+    }
+
+    #[test]
+    fn the_longest_turns_are_told_by_thread() {
+        let mut after = Stats::default();
+        assert!(turns(&after).is_none(), "a daemon that does not say any");
+        after.control.longest_turn_us = 1_500;
+        after.workers.push(Worker {
+            name: "pmd-c01/id:3".into(),
+            turns: crate::stats::Turns {
+                longest_turn_us: 12_000,
+                longest_turn_away_us: 11_000,
+                longest_turn_doing: "port p1".into(),
+                long_turns: 2,
+            },
+            ..Worker::default()
+        });
+        let wanted = [
+            ["pmd-c01/id:3", "12.00ms", "11.00ms", "2", "port p1"],
+            ["control", "1.50ms", "0.0us", "0", ""],
+        ];
+        assert_eq!(turns(&after).unwrap().rows, wanted);
     }
 
     #[test]

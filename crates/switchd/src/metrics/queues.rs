@@ -74,6 +74,16 @@ pub fn text(book: &Book, queues: &[Queue], left_out: usize) -> String {
         &|queue, lines| lines.add("", queue.server.rate),
     );
     family(
+        "sluice_queue_bound_seconds",
+        "gauge",
+        "Longest time that a packet may wait (max-latency-us), where there is one.",
+        &|queue, lines| {
+            if let Some(bound) = queue.spec.max_latency_ns {
+                lines.add("", bound as f64 * 1e-9);
+            }
+        },
+    );
+    family(
         "sluice_queue_wait_seconds",
         "summary",
         "Time that packets waited, since the queue is watched.",

@@ -141,6 +141,7 @@ pub fn json(book: &Book, queue: &Queue) -> Value {
         "refused": queue.refused.then(too_many),
         "packets": queue.seen.as_ref().map(|seen| seen.sent),
         "waited_ns": queue.seen.as_ref().map(|seen| seen.waited_ns),
+        "waited_p99": queue.seen.as_ref().and_then(|seen| quantile(&seen.waits, 0.99)),
         "sent_packets": queue.totals.packets,
         "sent_bytes": queue.totals.bytes,
         "waiting": queue.totals.waiting,
