@@ -123,13 +123,15 @@ def in_prometheus_format(text):
     return samples
 
 
-def fetch(switch, path):
+def fetch(switch, path, port=19464):
+    """Status and text that an HTTP server in the switch's namespace answers; (None, "") without
+    one."""
     try:
         # Whatever proxy the environment names.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with (
             inside(switch.namespace),
-            opener.open(f"http://127.0.0.1:19464{path}", timeout=20) as answer,
+            opener.open(f"http://127.0.0.1:{port}{path}", timeout=20) as answer,
         ):
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
