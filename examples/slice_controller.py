@@ -38,6 +38,7 @@ its rate and its burst (a token bucket). Other traffic is forwarded by NORMAL in
 import collections
 import ipaddress
 import json
+import math
 import os
 import re
 import signal
@@ -68,7 +69,8 @@ SHARES = {"": 1, "%": 0.01}
 FRAME = 1514  # bytes, without FCS
 LONGEST = 4.0  # the longest `max-latency-us` of a queue, in seconds
 SLOWEST, FASTEST = 8e3, 400e9  # rates that a queue may have
-MOST_PACKETS = 1000  # packets that a queue holds
+MOST_PACKETS = 1000  # the largest burst, in packets of the task's size
+MOST_WAITING = 2048  # packets that a queue is given at most: half of a port's
 MOST_TASKS = 10_000
 MOST_PATHS, MOST_HOPS = 16, 16  # paths that are tried, and their length
 MOST_BODY = 65_536  # bytes of a request
@@ -655,10 +657,12 @@ class Task:
                     continue
                 # What cannot leave within the promise is dropped instead of delaying the rest.
                 wait = min(flow.promised, LONGEST)
+                # Its burst may come in the shortest packets.
+                packets = min(MOST_WAITING, math.ceil(demand[2] / (60 * 8)) + 16)
                 config = {
                     "min-rate": str(int(flow.reserved)),
                     "max-latency-us": str(int(wait * 1e6) + 1),
-                    "limit-packets": str(2 * MOST_PACKETS if demand[3] < 200 else MOST_PACKETS),
+                    "limit-packets": str(packets),
                     "priority": "0" if self.request.priority == "command" else "7",
                 }
                 identity = {OWNER: owner, TASK: self.name, SPEC: self.spec}
@@ -1144,8 +1148,8 @@ class SliceController(app_manager.OSKenApp):
     # What happens by itself.
 
     def look_after(self):
-        """Takes over what an earlier controller left; then ends tasks whose time is over, tries
-        again what has failed, and frees everything at the end."""
+        """Takes over what an earlier controller left, keeps all as it should be, and frees
+        everything at the end."""
         while not self.ready and not self.ending:
             try:
                 with self.lock:
@@ -1155,15 +1159,11 @@ class SliceController(app_manager.OSKenApp):
                 self.complain("at start", error)
                 hub.sleep(0.5)
         while not self.ending:
-            with self.lock:
-                for task in list(self.tasks.values()):
-                    if task.until is not None and task.until <= time.time():
-                        self.logger.info("task %s: its time is over", task.name)
-                        self.remove(task)
-                for switch in sorted(self.dirty_rows):
-                    self.attempt(self.write_rows, switch)
-                for switch in sorted(self.dirty_rules & set(self.outboxes)):
-                    self.attempt(self.write_rules, switch)
+            try:
+                with self.lock:
+                    self.tidy()
+            except Exception:  # whatever it is, the other tasks go on
+                self.logger.exception("unexpected")
             hub.sleep(0.2)
         with self.lock:
             for task in list(self.tasks.values()):
@@ -1175,6 +1175,17 @@ class SliceController(app_manager.OSKenApp):
         self.logger.info("all is freed")
         # os-ken's main program waits for applications that do not end by themselves.
         os._exit(0)
+
+    def tidy(self):
+        """Ends tasks whose time is over, and tries again what has failed."""
+        for task in list(self.tasks.values()):
+            if task.until is not None and task.until <= time.time():
+                self.logger.info("task %s: its time is over", task.name)
+                self.remove(task)
+        for switch in sorted(self.dirty_rows):
+            self.attempt(self.write_rows, switch)
+        for switch in sorted(self.dirty_rules & set(self.outboxes)):
+            self.attempt(self.write_rules, switch)
 
     def end_rules(self, switch):
         """Deletes the rules that send to the control queue, which ends."""

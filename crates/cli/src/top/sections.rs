@@ -503,8 +503,8 @@ fn steering(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> 
     })
 }
 
-/// Returns the longest turn of each thread, the longest first; nothing of a daemon that does not say
-/// any.
+/// Returns the longest turn of each thread, the longest first; nothing of a daemon that does not
+/// say any.
 fn turns(after: &Stats) -> Option<Section> {
     let control = std::iter::once(("control", &after.control));
     let workers = (after.workers.iter()).map(|worker| (worker.name.as_str(), &worker.turns));
