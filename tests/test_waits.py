@@ -48,6 +48,18 @@ def queues_forecast_their_waits(lab):
         wait["low"] <= seen <= wait["high"],
         f"what was seen, {seen}, lies in what is forecast: {wait}",
     )
+    # `sluice top` shows what was measured, what is forecast, and the 99th percentile.
+    sluice = os.path.join(os.path.dirname(os.path.abspath(lab.switchd[0])), "sluice")
+    shown = run([sluice, "top", "-n", "1", "-i", "0.2"], env=switch.env).stdout
+    time_of = r"[\d.]+(us|ms|s)"
+    check(
+        re.search(
+            rf"^ *p2 +1 .* {time_of} +({time_of} \({time_of} to {time_of}\)|cannot tell) +{time_of} ",
+            shown,
+            re.M,
+        ),
+        shown,
+    )
     metrics = switch.appctl("sluice/metrics")
     for line in (
         'sluice_queue_sent_packets_total{port="p2",queue="1"} 1500',

@@ -148,6 +148,7 @@ def top_shows_what_workers_do_for_each_other(lab):
         stream.end()
     equal(" ".join(names[:6]), "worker own/s handed/s taken/s lost/s parked", "columns")
     equal(len(rows), 2, "workers")
+    check(" given up load % keeps" in " ".join(names), "columns:", names)
     # All frames come by the queue of one worker, which gives half of them away.
     for name, _, _, _, lost, parked, away, *_ in rows:
         check(name.startswith("pmd-c0"), "no worker's name:", name)
