@@ -12,6 +12,7 @@ pub(crate) mod explain;
 mod fragments;
 mod reports;
 pub(crate) mod shaping;
+pub(crate) mod stages;
 pub(crate) mod steering;
 mod tunnels;
 mod workers;
@@ -228,6 +229,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 waiting_probes: Default::default(),
                 tracker: Arc::new(Tracker::new(Secret::random().0)),
                 fragments: crate::fragments::Table::new(),
+                stages: ::stages::Switch::default(),
             }),
             thread_init: options.thread_init,
             workers: Vec::new(),

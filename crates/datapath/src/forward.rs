@@ -27,6 +27,7 @@ use program::actions::learn::{Ended, Request};
 use program::actions::{PacketInReason, PortNo, ToController};
 use program::exec::{Arrived, Frozen, Parked};
 use program::host::{Context, DropReason as WalkDrop, Event, Host, Place};
+use stages::Stage;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -251,6 +252,7 @@ impl<F: Frame> Egress<F> {
         if frames == 0 {
             return;
         }
+        let _stage = stages::enter(Stage::Send, port.batch.len());
         // Frames are only appended until all are sent: if the counts are equal, no unfinished ones
         // have joined.
         let outcome = if std::mem::take(&mut port.finished_frames) == port.batch.len() {
@@ -867,6 +869,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     }
 
     fn normal(&mut self, context: Context<'_>, mut frame: F) {
+        let _stage = stages::enter(Stage::Normal, 1);
         *context.sent = true;
         self.queue = context.queue;
         self.note_tunnel(&context);
@@ -946,6 +949,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         earlier: Earlier,
         request: &conntrack::Request<'_>,
     ) -> Tracked {
+        let _stage = stages::enter(Stage::Track, 1);
         let now_ms = Host::<F>::now_ns(self) / 1_000_000;
         (self.tracker).track_again(frame, layers, earlier, request, now_ms)
     }
@@ -972,6 +976,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         arrived: &Arrived<'_>,
         park: &mut dyn FnMut() -> Box<Parked<F>>,
     ) -> bool {
+        let _stage = stages::enter(Stage::Track, 1);
         let now_ms = Host::<F>::now_ns(self) / 1_000_000;
         let bridge = self.bridge.id.0;
         let mut share = Some(self.patches.lend());

@@ -46,6 +46,7 @@ mod worker;
 pub use assign::{Assignment, AutoBalance};
 pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};
 pub use control::shaping::Watched;
+pub use control::stages::change_cycles;
 pub use control::steering::{Keeps, SteeringInfo, SteeringMode, SteeringWorker};
 pub use control::{Allocate, Barrier, BridgeSettings, Datapath, Options, ThreadInit};
 pub use counters::{DropReason, PortStats, WorkerStats};
@@ -55,7 +56,8 @@ pub use port::{
     BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec, Shape,
 };
 pub use queues::QueueTotals;
-pub use report::{PortInfo, QueueInfo, WorkerInfo};
+pub use report::{PortInfo, QueueInfo, WorkerInfo, WorkerStages};
 pub use shape::BATCH_NS;
+pub use stages;
 pub use steering::BUCKETS;
 pub use worker::{IDLE_LOOKS, Moment, catches_panics, pin};

@@ -9,6 +9,7 @@ use crate::worker::Turn;
 use packet::Frame;
 use program::host::Host;
 use qos::policer::{IngressPolicer, IngressSpec, PolicerSpec, PortPolicer};
+use stages::Stage;
 use std::sync::Arc;
 
 /// A port's policers.
@@ -50,6 +51,7 @@ impl<F: Frame> Forward<'_, F> {
     /// Returns whether a port's policer lets a frame pass; counts it if not.
     #[cold]
     pub(crate) fn passes(&mut self, port: &PortState, policer: &PortPolicer, frame: &F) -> bool {
+        let _stage = stages::enter(Stage::Queue, 1);
         let now_ns = self.now_ns();
         let passes = policer.pass(self.queue, frame.len(), now_ns);
         if !passes {
@@ -64,6 +66,7 @@ impl<F: Frame> Turn<'_, F> {
     /// Drops frames that come in faster than the port may receive.
     #[cold]
     pub(crate) fn police(&self, port: &PortState, policer: &IngressPolicer, frames: &mut Vec<F>) {
+        let _stage = stages::enter(Stage::Queue, frames.len());
         let now_ns = self.shared.clock.now_ns();
         let before = frames.len();
         frames.retain(|frame| policer.pass(frame.len(), now_ns));

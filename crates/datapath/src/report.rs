@@ -65,3 +65,15 @@ pub struct PortInfo {
     /// Number of receive queues.
     pub queues: usize,
 }
+
+/// What a worker's cycles have gone to.
+#[derive(Clone, Debug)]
+pub struct WorkerStages {
+    /// The worker's name.
+    pub name: String,
+    /// Its processor, if it has one of its own.
+    pub cpu: Option<usize>,
+    /// What it has counted; None where it has counted nothing since the account was put on or
+    /// cleared.
+    pub report: Option<stages::Report>,
+}

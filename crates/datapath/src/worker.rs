@@ -60,6 +60,7 @@ use parked::{MANY, Parked, Parking};
 use program::epoch::{Epoch, Reader};
 use program::exec::{Engine, Wait};
 use spin::Spin;
+use stages::Stage;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -495,6 +496,7 @@ impl<F: Frame> Worker<F> {
             watch,
             ..
         } = self;
+        stages::begin_turn(&shared.stages, &mailbox.stages);
         let mut parts = Parts::begin(rest.turn_end);
         // Counted before the epoch begins: that epoch then includes what was published before these
         // were sent, however many others are published meanwhile.
@@ -554,6 +556,7 @@ impl<F: Frame> Worker<F> {
                 turn.let_go();
             }
             if stop.is_some() {
+                stages::end_turn(&mailbox.stages, false);
                 return true;
             }
         }
@@ -587,7 +590,9 @@ impl<F: Frame> Worker<F> {
             giver.release();
         }
         if giver.is_asked() {
+            let stage = stages::enter(Stage::Handover, 0);
             giver.advance(turn.holds() && !giver.is_hurried());
+            drop(stage);
             come_home(&mut turn, giver.take_home(), in_hand);
             if turn.egress.shaping.has_work() {
                 turn.serve_shaped();
@@ -632,8 +637,10 @@ impl<F: Frame> Worker<F> {
                 continue;
             }
             *in_hand = Some((index, 0));
+            stages::go(Stage::Receive, 0);
             let mut count = port.queue.receive(frames);
             if count == 0 {
+                stages::relabel(Stage::EmptyPolls);
                 if port.signalled {
                     port.woke_in_vain(now);
                 }
@@ -641,6 +648,8 @@ impl<F: Frame> Worker<F> {
                 read_late = false;
                 continue;
             }
+            stages::add_packets(Stage::Receive, count);
+            stages::go(Stage::Control, count);
             *in_hand = Some((index, count));
             (port.signalled, port.in_vain, port.empty_looks) = (false, 0, 0);
             port.parking.came = now;
@@ -695,6 +704,8 @@ impl<F: Frame> Worker<F> {
             parts.end(now, Doing::Frames, port.id.slot());
             read_late = true;
         }
+        // Also what has followed a look at an empty queue.
+        stages::go(Stage::Control, 0);
         *in_hand = None;
         rest.crowded = crowded;
         if all {
@@ -727,7 +738,9 @@ impl<F: Frame> Worker<F> {
                 port.counters.set_drops(port.queue.drops());
             }
         }
-        busy > 0 || deferred || freed
+        let idle = !(busy > 0 || deferred || freed);
+        stages::end_turn(&mailbox.stages, idle && !obeyed);
+        !idle
     }
 
     /// Rests when there was nothing to do: keeps polling, yields, naps, or sleeps.
@@ -735,6 +748,7 @@ impl<F: Frame> Worker<F> {
         let idle = self.rest.turn_end.wrapping_sub(self.rest.since);
         if idle < self.rest.spin.now() {
             if let Some(nap) = self.nap() {
+                stages::go(Stage::Rest, 0);
                 self.reader.offline();
                 let parked = self.parked.fd();
                 let cut = (self.watch).nap(&mut self.rx, parked, nap, self.rest.turn_end);
@@ -751,6 +765,7 @@ impl<F: Frame> Worker<F> {
             }
             return;
         }
+        stages::go(Stage::Rest, 0);
         let mut limit = SLEEP_LIMIT;
         if self.engine.is_waiting() {
             match self.engine.wait(self.shared.clock.now_ms()) {
@@ -999,6 +1014,7 @@ fn share_out<F: Frame>(
         queue: port.index as u16,
         finished: port.finished,
     };
+    let _stage = stages::enter(Stage::Handover, 0);
     giver.share(origin, urgency, frames, began, cell);
     let mut last = *count;
     for _ in 1..BURSTS {
@@ -1007,7 +1023,11 @@ fn share_out<F: Frame>(
         }
         let began = cycles();
         let mut more = std::mem::take(&mut giver.spare);
-        last = port.queue.receive(&mut more);
+        last = {
+            let _stage = stages::enter(Stage::Receive, 0);
+            port.queue.receive(&mut more)
+        };
+        stages::add_packets(Stage::Receive, last);
         if last > 0 {
             *count += last;
             giver.share(origin, urgency, &mut more, began, cell);
@@ -1070,10 +1090,14 @@ fn take_runs<F: Frame>(
         if inbox.left_until > *now {
             break;
         }
-        let taken_run = inbox.take(frames, &turn.shared.allocate);
+        let taken_run = {
+            let _stage = stages::enter(Stage::Handover, 0);
+            inbox.take(frames, &turn.shared.allocate)
+        };
         let Some((origin, lost)) = taken_run else {
             break;
         };
+        stages::add_packets(Stage::Handover, frames.len());
         if lost > 0 {
             turn.cell.drop(DropReason::NoBuffer, lost);
         }

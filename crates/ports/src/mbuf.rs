@@ -11,6 +11,7 @@
 
 use crate::raw::{self, RawMbuf, flag};
 use packet::frame::{Frame, Gso, Offload};
+use stages::Stage;
 use std::ptr::NonNull;
 
 /// Bytes of a cache line; an mbuf takes two.
@@ -205,6 +206,7 @@ pub(crate) fn free_all(frames: &mut Vec<Mbuf>) {
     let Some(pool) = frames.first().map(|frame| frame.raw().pool) else {
         return;
     };
+    let _stage = stages::enter(Stage::Memory, count);
     // Buffers that are in the pool's default state are returned without a check of each: a chain of
     // one has no links, and there are no other references to it.
     let plain = |raw: &RawMbuf| {
@@ -469,6 +471,7 @@ impl Mbuf {
     /// Returns an empty frame with `headroom` bytes in front, or as many as its buffer has. None if
     /// the pool is empty.
     pub(crate) fn allocate(pool: *mut raw::RawPool, headroom: usize) -> Option<Mbuf> {
+        let _stage = stages::enter(Stage::Memory, 1);
         // SAFETY: pools live as long as the EAL; a fresh mbuf is a chain of one that nobody else
         // uses.
         let mut mbuf = unsafe { Mbuf::from_raw(NonNull::new(raw::sluice_mbuf_alloc(pool))?) };

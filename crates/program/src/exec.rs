@@ -34,6 +34,7 @@ use packet::mini_key::{MiniKey, Run};
 use packet::parse::{self, Malformed, MoreWords};
 use packet::{FlowKey, Frame, WordSet};
 use smallvec::SmallVec;
+use stages::Stage;
 use std::sync::Arc;
 
 /// Runs bursts. Each worker has one; it keeps its memory between bursts.
@@ -102,6 +103,7 @@ impl<F: Frame> Engine<F> {
             ordered: self.goes_in_order(bridge, in_port, frames, host),
             before: u64::MAX,
         };
+        let _stage = stages::enter(Stage::Actions, 0);
         self.received = 0;
         // Only the general way recognizes fragments.
         let short = !burst.ordered && !bridge.drops_fragments();
@@ -152,6 +154,7 @@ impl<F: Frame> Engine<F> {
             ordered: bridge.learns_from(in_port) || self.waiting_for.concerns(host),
             before: u64::MAX,
         };
+        let _stage = stages::enter(Stage::Actions, 0);
         let mut done = 0;
         while !frames.is_empty() {
             let start = |walks: &mut [Walk<F>]| {
@@ -179,6 +182,7 @@ impl<F: Frame> Engine<F> {
         let count = frames.len().min(LOOKUP_MAX);
         self.walks
             .resize_with(self.walks.len().max(count), Walk::new);
+        stages::go(Stage::Parse, count);
         let sound = self.parse(burst, in_port, &mut frames[..count], host);
         start(&mut self.walks[..count]);
         if !sound {
@@ -265,6 +269,7 @@ impl<F: Frame> Engine<F> {
         found: &mut [Option<&'g crate::rule::Rule>],
     ) {
         let count = found.len();
+        stages::go(Stage::Lookup, count);
         self.walks[..count]
             .iter_mut()
             .for_each(|walk| walk.hide_fragment_ports(burst));
@@ -272,6 +277,7 @@ impl<F: Frame> Engine<F> {
         burst
             .bridge
             .lookup_burst(0, count, |index| &walks[index].key, burst.guard, found);
+        stages::go(Stage::Actions, count);
     }
 
     /// Looks parsed frames up in the first table. A rule that only sends to a port is executed at
@@ -387,6 +393,7 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
+        let _stage = stages::enter(Stage::Actions, 1);
         // Packet-ins carry these words even where neither tables nor steps read them.
         let given = metadata.nonzero().minus(parse::PACKET_WORDS);
         let burst = Burst::of_one(bridge, guard, ops.words().union(given), now_ms);
@@ -435,6 +442,7 @@ impl<F: Frame> Engine<F> {
                 .iter()
                 .for_each(|index| self.walks[usize::from(*index)].hide_fragment_ports(burst));
             let walks = &self.walks;
+            stages::go(Stage::Lookup, group.len());
             burst.bridge.lookup_burst(
                 table,
                 group.len(),
@@ -442,6 +450,7 @@ impl<F: Frame> Engine<F> {
                 burst.guard,
                 &mut found,
             );
+            stages::go(Stage::Actions, group.len());
             for (index, rule) in group.iter().zip(found.iter()) {
                 let walk = &mut self.walks[usize::from(*index)];
                 host.looked_up(table, Some(&walk.key), *rule);

@@ -26,6 +26,7 @@ mod odp;
 mod predict;
 mod qos;
 mod slices;
+pub(crate) mod stages;
 mod steering;
 mod trace;
 mod tunnels;
@@ -63,6 +64,7 @@ pub fn register(switch: &Rc<Switch>) {
     figures::register(&commands);
     predict::register(&commands);
     qos::register(&commands);
+    stages::register(&commands);
     steering::register(&commands);
     trace::register(&commands);
     tunnels::register(&commands);

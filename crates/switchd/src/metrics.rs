@@ -8,11 +8,13 @@
 pub(crate) mod queues;
 
 use crate::commands::counters::drops;
+use crate::commands::stages::Shown;
 use crate::switch::Switch;
 use crate::switch::waits::{Ask, collect, let_go, refresh};
 use conntrack::Tracker;
 use datapath::clock::cycles_per_second;
-use datapath::{Keeps, PortStats, SteeringWorker, WorkerInfo};
+use datapath::stages::{Report, Stage, Tally};
+use datapath::{Keeps, PortStats, SteeringWorker, WorkerInfo, WorkerStages};
 use queues::{begin_family, escaped};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -60,6 +62,7 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     page.ports(&ports);
     page.workers(&workers, cycles_per_second() as f64);
     page.steering(&workers, &steering);
+    page.stages(&Shown::read(switch));
     if let Some(tracker) = switch.tracker() {
         page.connections(&tracker);
     }
@@ -77,8 +80,12 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
 
 /// Returns a worker's labels.
 fn worker_label(worker: &WorkerInfo) -> String {
-    let cpu = worker.cpu.map_or(String::new(), |cpu| cpu.to_string());
-    format!("worker=\"{}\",cpu=\"{cpu}\"", escaped(&worker.name))
+    label_of(&worker.name, worker.cpu)
+}
+
+fn label_of(worker: &str, cpu: Option<usize>) -> String {
+    let cpu = cpu.map_or(String::new(), |cpu| cpu.to_string());
+    format!("worker=\"{}\",cpu=\"{cpu}\"", escaped(worker))
 }
 
 /// Metrics in Prometheus' text format 0.0.4.
@@ -97,6 +104,50 @@ impl Page {
         for (labels, value) in samples {
             let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
         }
+    }
+
+    /// Adds what workers' cycles have gone to, where that is or was accounted.
+    fn stages(&mut self, shown: &Shown) {
+        if !shown.is_something() {
+            return;
+        }
+        type Of = fn(&Tally) -> u64;
+        let counts: [(&str, &str, Of); 3] = [
+            (
+                "sluice_stage_cycles_total",
+                "Cycles of the time stamp counter that a stage of a worker's turns has taken.",
+                |tally| tally.cycles,
+            ),
+            (
+                "sluice_stage_packets_total",
+                "Packets with which a stage of a worker's turns has begun.",
+                |tally| tally.packets,
+            ),
+            (
+                "sluice_stage_calls_total",
+                "How often a stage of a worker's turns has begun.",
+                |tally| tally.calls,
+            ),
+        ];
+        let label = |worker: &WorkerStages| label_of(&worker.name, worker.cpu);
+        for (name, help, of) in counts {
+            let samples = shown.reports().flat_map(|(worker, report)| {
+                let labels = label(worker);
+                Stage::ALL.into_iter().map(move |stage| {
+                    let labels = format!("{labels},stage=\"{}\"", stage.name());
+                    (labels, of(&report.of(stage)) as f64)
+                })
+            });
+            self.family(name, "counter", help, samples);
+        }
+        let elapsed =
+            |(worker, report): (&WorkerStages, &Report)| (label(worker), report.elapsed as f64);
+        self.family(
+            "sluice_stages_elapsed_cycles_total",
+            "counter",
+            "Cycles that have passed while stages were accounted.",
+            shown.reports().map(elapsed),
+        );
     }
 
     fn ports(&mut self, ports: &[(String, PortStats)]) {

@@ -95,6 +95,7 @@ impl<F: Frame> Forward<'_, F> {
         hot: &[MiniKey],
         frames: &mut impl ExactSizeIterator<Item = F>,
     ) {
+        let _stage = stages::enter(stages::Stage::Normal, frames.len());
         let ingress = self.bridge.port(in_port).filter(|port| !port.reserved);
         if let Some(ingress) = ingress {
             for hot in hot.chunks(RUN_MAX) {

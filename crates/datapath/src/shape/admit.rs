@@ -12,6 +12,7 @@ use packet::frame::Gso;
 use packet::io::BURST;
 use packet::segment::{SegmentError, segment};
 use qos::shaper::Shaper;
+use stages::Stage;
 use std::sync::Arc;
 
 impl<F: Frame> Egress<F> {
@@ -62,6 +63,7 @@ impl<F: Frame> Egress<F> {
     /// Moves what this burst has staged for shaped ports to their shapers or rings.
     #[cold]
     pub fn admit(&mut self, cell: &Cell) {
+        let _stage = stages::enter(Stage::Queue, 0);
         while let Some(slot) = self.shaping.staging.pop() {
             self.admit_staged(slot, cell);
         }
@@ -76,6 +78,7 @@ impl<F: Frame> Egress<F> {
         if way.staged.frames.is_empty() {
             return;
         }
+        stages::add_packets(Stage::Queue, way.staged.frames.len());
         if !way.mine {
             let frames = way.staged.frames.len() as u64;
             way.hand_over(now_ns, worker, cell);

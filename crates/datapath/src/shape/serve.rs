@@ -10,6 +10,7 @@ use crate::forward::Egress;
 use packet::Frame;
 use packet::io::BURST;
 use qos::shaper::Shaper;
+use stages::Stage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +27,7 @@ impl<F: Frame> Egress<F> {
     /// leave.
     #[cold]
     pub fn serve(&mut self, cell: &Cell) {
+        let _stage = stages::enter(Stage::Queue, 0);
         let mut now_ns = 0;
         for at in 0..self.shaping.mine.len() {
             let slot = self.shaping.mine[at];

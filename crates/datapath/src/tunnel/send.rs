@@ -39,6 +39,7 @@ use packet::{FlowKey, Frame, Layers, WordSet};
 use program::actions::PortNo;
 use program::host::Context;
 use smallvec::SmallVec;
+use stages::Stage;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -731,6 +732,7 @@ impl<F: Frame> Forward<'_, F> {
                 .drop(DropReason::TunnelNoRoute, frames.len() as u64);
             return frames.for_each(drop);
         };
+        let _stage = stages::enter(Stage::Tunnel, frames.len());
         self.sending.said.clear();
         let spec = &tunnel.spec;
         let id = spec.key_of(&TunnelInfo::default());
@@ -840,6 +842,7 @@ impl<F: Frame> Forward<'_, F> {
         mirrored: u32,
         frame: F,
     ) {
+        let _stage = stages::enter(Stage::Tunnel, 1);
         if frame.offload().gso == Gso::None {
             return self.encapsulate(port, tunnel, mirrored, frame);
         }
@@ -1070,6 +1073,7 @@ impl<F: Frame> Forward<'_, F> {
         let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
             return Some(frame);
         };
+        let _stage = stages::enter(Stage::Tunnel, 1);
         if frame.head().len() < FRONT && frame.head().len() < frame.len() {
             frame.linearize(FRONT);
         }
@@ -1238,6 +1242,7 @@ impl<F: Frame> Turn<'_, F> {
     /// again, and gives up fragments whose packets are late.
     #[cold]
     pub fn retry_tunnels(&mut self) {
+        let _stage = stages::enter(Stage::Tunnel, 0);
         let now_ms = self.now_ms;
         let lost = self.sending.fragments.expire(now_ms);
         self.cell.drop(DropReason::TunnelFragmentLate, lost);

@@ -153,6 +153,8 @@ pub(crate) struct Shared<F: Frame> {
     pub tracker: Arc<Tracker>,
     /// Fragments that wait at `ct`, of all bridges.
     pub fragments: crate::fragments::Table<F>,
+    /// Whether workers account what their cycles go to.
+    pub stages: stages::Switch,
 }
 
 /// State shared by one worker and control.
@@ -162,6 +164,8 @@ pub(crate) struct Mailbox<F: Frame> {
     pub packet_outs: ArrayQueue<PacketOut>,
     pub(super) sleeper: Sleeper,
     pub counters: Arc<WorkerCounters>,
+    /// What its cycles have gone to.
+    pub stages: stages::Counters,
     pub packet_ins: Arc<PacketInRing>,
     pub requests: Arc<RequestRing>,
     pub answers: ArrayQueue<Answer>,
@@ -184,6 +188,7 @@ impl<F: Frame> Mailbox<F> {
             packet_outs: ArrayQueue::new(PACKET_OUT_QUEUE),
             sleeper: Sleeper::new(wake),
             counters: Arc::default(),
+            stages: stages::Counters::default(),
             requests: Arc::new(RequestRing::new(Arc::clone(packet_ins.teller()))),
             packet_ins,
             answers: ArrayQueue::new(ANSWERS),

@@ -12,6 +12,7 @@ use crate::raw;
 use crate::turn::Turn;
 use libc::c_int;
 use packet::io::{BURST, QueueDrops, RxQueue};
+use stages::Stage;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -132,8 +133,11 @@ impl VhostRx {
         let pool = self.pool.as_raw();
         let (untold, drops) = (&mut self.untold, &mut self.drops);
         let most = self.most;
-        // SAFETY: the pool lives as long as the EAL, and the array has room for as many.
-        let allocate = |room, count| unsafe { raw::sluice_pool_get(pool, room, count) == 0 };
+        let allocate = |room, count| {
+            let _stage = stages::enter(Stage::Memory, count as usize);
+            // SAFETY: the pool lives as long as the EAL, and the array has room for as many.
+            unsafe { raw::sluice_pool_get(pool, room, count) == 0 }
+        };
         let take = |view: &View, at: &mut Place| {
             // SAFETY: inside the gate the view is valid, and only this queue takes from the ring.
             let tell = std::mem::take(untold) && unsafe { view.wants_call(at) };

@@ -52,6 +52,7 @@ use packet::mini_key::MiniKey;
 use packet::mini_key::{self, NO_PATTERN, Pattern, RawPrefilter};
 use packet::parse::MoreWords;
 use smallvec::SmallVec;
+use stages::Stage;
 use std::ops::Range;
 
 /// Fewest common packets worth looking up together when another kind follows.
@@ -93,6 +94,7 @@ impl<F: Frame> Engine<F> {
         mirrored: u32,
         host: &mut H,
     ) -> bool {
+        stages::go(Stage::Lookup, frames.len());
         let mut found = [None];
         let hot = [MiniKey::of_port(in_port)];
         if !(burst.bridge).lookup_mini_keys(0, &hot, Reads::Port, burst.guard, &mut found, None) {
@@ -102,6 +104,7 @@ impl<F: Frame> Engine<F> {
         else {
             return false;
         };
+        stages::go(Stage::Actions, frames.len());
         let mut lengths = Lengths::default();
         let mut shortest = usize::MAX;
         for frame in frames.iter() {
@@ -134,6 +137,7 @@ impl<F: Frame> Engine<F> {
         first: &mut [u8; LOOKUP_MAX],
     ) -> Option<mini_key::Read> {
         let all = frames.len().min(LOOKUP_MAX);
+        stages::go(Stage::Parse, all);
         let read = mini_key::read_burst(&frames[..all], in_port, patterns, &mut self.hot, first);
         (read.count >= all.min(WORTH_IT)).then_some(read)
     }
@@ -162,6 +166,7 @@ impl<F: Frame> Engine<F> {
             return false;
         };
         if let Some(patterned) = patterned {
+            stages::go(Stage::Actions, read.count);
             let first = &first[..read.count];
             if read.count == frames.len()
                 && mini_key::all_same(first)
@@ -185,6 +190,7 @@ impl<F: Frame> Engine<F> {
                 return true;
             }
         }
+        stages::go(Stage::Lookup, read.count);
         let hot = &self.hot[..read.count];
         // A packet whose pattern is not the first tuple's has no verdict; verdicts are used only
         // when at least half have one. Summed in bytes, as above.
@@ -197,6 +203,7 @@ impl<F: Frame> Engine<F> {
                     .bridge
                     .verdicts(0, hot, Reads::MiniKey, burst.guard, &mut numbers)
         {
+            stages::go(Stage::Actions, read.count);
             self.received += read.bytes;
             self.execute_by::<_, false>(burst, arrival, read.count, verdicts, frames, host);
             return true;
@@ -216,6 +223,7 @@ impl<F: Frame> Engine<F> {
         ) {
             return false;
         }
+        stages::go(Stage::Actions, read.count);
         self.received += read.bytes;
         // The rules are known already, so the lookup needs no further words.
         self.execute::<_, _, false>(burst, arrival, read.count, &rules, frames, host);
@@ -236,11 +244,13 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> bool {
         let all = frames.len().min(LOOKUP_MAX);
+        stages::go(Stage::Lookup, all);
         let (read, lengths) =
             mini_key::prefilter_burst(&frames[..all], in_port, prefilter, &mut self.runs);
         if read.count < all.min(WORTH_IT) {
             return false;
         }
+        stages::go(Stage::Actions, read.count);
         self.received += read.bytes;
         if read.count == frames.len()
             && let [one] = self.runs[..]
@@ -308,6 +318,7 @@ impl<F: Frame> Engine<F> {
                 *more = MoreWords::of(frame.head(), hot.extent);
             }
         }
+        stages::go(Stage::Lookup, read.count);
         let keys = AllWords::of(hot, &self.more);
         let mut numbers = [0; LOOKUP_MAX];
         let arrival = Arrival { in_port, mirrored };
@@ -316,6 +327,7 @@ impl<F: Frame> Engine<F> {
                 (burst.bridge).verdicts(0, &keys, Reads::Deep, burst.guard, &mut numbers)
         {
             drop(keys);
+            stages::go(Stage::Actions, read.count);
             self.received += read.bytes;
             self.execute_by::<_, true>(burst, arrival, read.count, verdicts, frames, host);
             return true;
@@ -333,6 +345,7 @@ impl<F: Frame> Engine<F> {
             return false;
         }
         drop(keys);
+        stages::go(Stage::Actions, read.count);
         self.received += read.bytes;
         // As in `by_mini_keys`.
         self.execute::<_, _, false>(burst, arrival, read.count, &rules, frames, host);
@@ -394,6 +407,7 @@ impl<F: Frame> Engine<F> {
                 _ => worth_it.find(|at| self.has_verdict::<ALL>(*at, verdicts)),
             };
             let until = until.unwrap_or(count);
+            stages::go(Stage::Lookup, until - done);
             let (hot, epoch) = (&self.hot[..until], burst.guard.epoch());
             let rules = if ALL {
                 let keys = AllWords::of(hot, &self.more);
@@ -401,6 +415,7 @@ impl<F: Frame> Engine<F> {
             } else {
                 verdicts.rules(done, hot, epoch, &mut room)
             };
+            stages::go(Stage::Actions, until - done);
             matched += rules.found[done..until].iter().flatten().count();
             self.meet_found(done..until, burst, arrival, rules, frames, host);
             if until == count {

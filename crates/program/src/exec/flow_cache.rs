@@ -49,6 +49,7 @@ use packet::Frame;
 use packet::mini_key::{self, NO_PATTERN};
 use packet::parse::MoreWords;
 use record::{CachedPath, Recording};
+use stages::Stage;
 use std::collections::VecDeque;
 use store::{CachedVerdict, NO_PATH, Store, WALKED};
 
@@ -328,6 +329,7 @@ impl<F: Frame> Engine<F> {
         }
         let all = frames.len().min(LOOKUP_MAX);
         let mut first = [NO_PATTERN; LOOKUP_MAX];
+        stages::go(Stage::Parse, all);
         let read = mini_key::read_burst(&frames[..all], in_port, &[], &mut self.hot, &mut first);
         let count = read.count;
         if count < all.min(WORTH_IT) {
@@ -344,6 +346,7 @@ impl<F: Frame> Engine<F> {
         let Some(store) = &mut cache.store else {
             return false;
         };
+        stages::go(Stage::Lookup, count);
         let bits = burst.bridge.unwildcarded.bits();
         let mut found = [NO_PATH; LOOKUP_MAX];
         store.find(&self.hot[..count], &bits, &mut found);
@@ -362,6 +365,7 @@ impl<F: Frame> Engine<F> {
         }
         cached.hits += hits;
         cached.misses += count as u64 - hits;
+        stages::go(Stage::Actions, count);
         self.received += read.bytes;
         self.carry_out(
             burst,

@@ -19,6 +19,7 @@ use packet::key::at;
 use packet::parse::Layers;
 use packet::{Field, FlowKey, Frame, Value, WordSet};
 use smallvec::SmallVec;
+use stages::Stage;
 use std::ptr::NonNull;
 
 /// Most resubmits, gotos and action lists that one packet may run through, as Open vSwitch's
@@ -634,9 +635,11 @@ impl<F: Frame> Walk<F> {
             return false;
         }
         self.hide_fragment_ports(burst);
-        let found = burst
-            .bridge
-            .lookup_at_once(table, &self.key, burst.guard, burst.counters);
+        let found = {
+            let _stage = stages::enter(Stage::Lookup, 1);
+            let (bridge, counters) = (burst.bridge, burst.counters);
+            bridge.lookup_at_once(table, &self.key, burst.guard, counters)
+        };
         let Some(rule) = found else {
             return false;
         };
@@ -760,7 +763,10 @@ impl<F: Frame> Walk<F> {
         self.hide_fragment_ports(burst);
         let own = self.key.u32(at::IN_PORT);
         self.key.set_u32(at::IN_PORT, port);
-        let found = burst.bridge.lookup(table, &self.key, burst.guard);
+        let found = {
+            let _stage = stages::enter(Stage::Lookup, 1);
+            burst.bridge.lookup(table, &self.key, burst.guard)
+        };
         host.looked_up(table, Some(&self.key), found);
         self.key.set_u32(at::IN_PORT, own);
         if let Some(rule) = found {

@@ -303,6 +303,7 @@ impl<F: Frame> Lanes<F> {
         Waiting { table, set, .. }: Waiting,
         found: &mut Found<'g>,
     ) -> bool {
+        let _stage = stages::enter(stages::Stage::Lookup, set.len());
         if !set.also_in(self.wide).is_empty() {
             return self.look_up_wide(burst, table, set, found);
         }

@@ -31,6 +31,7 @@ fn stats(switch: &Switch) -> Value {
         "port_errors": port_errors(switch),
         "control": control(),
         "workers": workers(switch),
+        "stages": stages(switch),
         "connections": connections(switch),
         "tables": bridges.iter().flat_map(|bridge| table_counters(bridge)).collect::<Vec<_>>(),
         "drops": super::counters::drops(switch),
@@ -130,6 +131,15 @@ fn connections(switch: &Switch) -> Value {
         "refused": count(Counter::RefusedFull) + count(Counter::RefusedZoneLimit),
         "zones": tracker.largest_zones(ZONES).into_iter().map(zone).collect::<Vec<_>>(),
     })
+}
+
+/// Reports what workers' cycles have gone to; null unless that is or was accounted.
+fn stages(switch: &Switch) -> Value {
+    let shown = super::stages::Shown::read(switch);
+    match shown.is_something() {
+        true => shown.json(),
+        false => Value::Null,
+    }
 }
 
 /// Reports how long the control thread's turns have kept its other tasks waiting.

@@ -80,6 +80,7 @@ impl<F: Frame> Lanes<F> {
         let Some((tracker, now_ms)) = host.tracker() else {
             return LaneSet::EMPTY;
         };
+        let _stage = stages::enter(stages::Stage::Track, set.len());
         let (lanes, frames, connections) = (&self.lanes, &self.frames, &mut self.connections);
         let mut edits = std::mem::take(&mut self.edits);
         let (mut leaving, again) = (LaneSet::EMPTY, self.tracked);

@@ -27,6 +27,7 @@ use packet::key::at;
 use packet::parse::{self, Layers};
 use packet::{FlowKey, Frame, WordSet};
 use smallvec::SmallVec;
+use stages::Stage;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -546,7 +547,10 @@ impl<F: Frame> Engine<F> {
             walk.hide_fragment_ports(burst);
             let own = walk.key.u32(at::IN_PORT);
             walk.key.set_u32(at::IN_PORT, wanted.from.unwrap_or(own));
-            let found = burst.bridge.lookup(wanted.table, &walk.key, burst.guard);
+            let found = {
+                let _stage = stages::enter(Stage::Lookup, 1);
+                burst.bridge.lookup(wanted.table, &walk.key, burst.guard)
+            };
             host.looked_up(wanted.table, Some(&walk.key), found);
             walk.key.set_u32(at::IN_PORT, own);
             next = self.obey(burst, host, index, wanted, found);
