@@ -27,6 +27,9 @@ pub struct Stats {
     /// Tracked connections; None of daemons that do not say.
     #[serde(default)]
     pub connections: Option<Connections>,
+    /// What workers' cycles go to; None where that is not accounted.
+    #[serde(default)]
+    pub stages: Option<Stages>,
     /// Ports that could not be opened, or differ from the database.
     #[serde(default)]
     pub port_errors: Vec<PortError>,
@@ -44,6 +47,42 @@ pub struct Turns {
     pub longest_turn_doing: String,
     /// How many took so long that they were logged: 10 ms in a worker, 50 ms in control.
     pub long_turns: u64,
+}
+
+/// What workers' cycles go to.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Stages {
+    /// Whether it is being accounted now.
+    pub on: bool,
+    /// The sum over workers.
+    pub total: StagesTotal,
+}
+
+/// A sum of stages.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct StagesTotal {
+    /// Packets received.
+    pub packets: u64,
+    /// Cycles that have passed on all workers.
+    pub elapsed_cycles: u64,
+    /// The stages, in the order of a packet's path.
+    pub stages: Vec<Stage>,
+}
+
+/// What a stage has taken.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Stage {
+    /// Its name.
+    pub stage: String,
+    /// Cycles.
+    pub cycles: u64,
+    /// How often it began.
+    pub calls: u64,
+    /// Packets with which it began.
+    pub packets: u64,
 }
 
 /// Tracked connections.

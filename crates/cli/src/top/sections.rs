@@ -4,7 +4,8 @@ use super::lay_out::{
     Look, Room, Section, Shown, figures, harmless, spare_figures, words, wrapped,
 };
 use crate::stats::{
-    Connections, Port, Queue, Reading, Stats, Steering, Worker, per_second, worker_rates,
+    Connections, Port, Queue, Reading, Stage, StagesTotal, Stats, Steering, Worker, per_second,
+    worker_rates,
 };
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         Some(workers(old, new, interval_us)),
         steering(old, new, interval_us),
         turns(new),
+        stages(old, new, interval_us),
         connections(old, new, interval_us),
         Some(tables(old, new, interval_us)),
     ];
@@ -533,6 +535,46 @@ fn turns(after: &Stats) -> Option<Section> {
     })
 }
 
+/// Returns what workers' cycles went to in the interval, in the order of a packet's path; nothing
+/// while that is not accounted.
+fn stages(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> {
+    let after = after.stages.as_ref().filter(|stages| stages.on)?;
+    let (new, nothing) = (&after.total, StagesTotal::default());
+    // Where it has begun anew since the last reading, all of it is of the interval.
+    let old = before.stages.as_ref().map(|stages| &stages.total);
+    let old = old.filter(|old| old.elapsed_cycles <= new.elapsed_cycles);
+    let old = old.unwrap_or(&nothing);
+    let packets = new.packets.saturating_sub(old.packets) as f64;
+    let elapsed = new.elapsed_cycles.saturating_sub(old.elapsed_cycles) as f64;
+    let each = |cycles: f64, by: f64| optional((by > 0.0).then(|| cycles / by));
+    let rows = new.stages.iter().filter(|stage| stage.calls > 0 || stage.cycles > 0);
+    let rows = rows.map(|stage| {
+        let same = |old: &&Stage| old.stage == stage.stage;
+        let old = old.stages.iter().find(same).cloned().unwrap_or_default();
+        let cycles = stage.cycles.saturating_sub(old.cycles) as f64;
+        vec![
+            stage.stage.replace('_', " "),
+            each(cycles, packets),
+            format!("{:.1}", cycles / elapsed.max(1.0) * 100.0),
+            short(per_second(old.packets, stage.packets, interval_us)),
+            each(cycles, stage.packets.saturating_sub(old.packets) as f64),
+            short(per_second(old.calls, stage.calls, interval_us)),
+        ]
+    });
+    Some(Section {
+        title: "Stages".into(),
+        columns: vec![
+            words("stage", Room::Cut(11)),
+            figures("cycles/packet"),
+            figures("share %"),
+            figures("packets/s"),
+            figures("cycles/its"),
+            spare_figures("calls/s"),
+        ],
+        rows: rows.collect(),
+    })
+}
+
 /// Returns the number of tracked connections, and the largest zones; nothing if there were none
 /// ever.
 fn connections(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> {
@@ -612,7 +654,7 @@ fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{PortError, Rule};
+    use crate::stats::{PortError, Rule, Stages};
 
     #[test]
     fn three_digits_and_a_unit() {
@@ -730,6 +772,47 @@ mod tests {
                     .contains(|c: char| c.is_control() || c == '\u{202e}')
             );
         }
+    }
+
+    #[test]
+    fn stages_are_those_of_the_interval_and_only_while_they_are_accounted() {
+        let reading = |on: bool, packets: u64, elapsed_cycles: u64, cycles: u64| {
+            let stage = |name: &str, cycles: u64| Stage {
+                stage: name.into(),
+                cycles,
+                calls: cycles / 10,
+                packets,
+            };
+            let total = StagesTotal {
+                packets,
+                elapsed_cycles,
+                stages: vec![
+                    stage("receive", cycles),
+                    stage("tunnel", 0),
+                    stage("empty_polls", elapsed_cycles - cycles),
+                ],
+            };
+            let stages = Some(Stages { on, total });
+            Stats {
+                stages,
+                ..Stats::default()
+            }
+        };
+        let before = reading(true, 10, 1000, 400);
+        let rows = |after: &Stats| Some(stages(&before, after, 2_000_000)?.rows);
+        let wanted = [
+            ["receive", "20.0", "40.0", "5", "20.0", "10"],
+            ["empty polls", "30.0", "60.0", "5", "30.0", "15"],
+        ];
+        let after = reading(true, 20, 1500, 600);
+        assert_eq!(rows(&after).unwrap(), wanted, "from here");
+        // Begun anew.
+        let rows_anew = rows(&reading(true, 5, 500, 100)).unwrap();
+        assert_eq!(rows_anew[0][..3], ["receive", "20.0", "20.0"]);
+        assert_eq!(rows(&reading(false, 20, 1500, 600)), None);
+        assert_eq!(rows(&Stats::default()), None);
+        let quiet = rows(&before).unwrap();
+        assert_eq!(quiet[0][..3], ["receive", "-", "0.0"]);
     }
 
     #[test]
