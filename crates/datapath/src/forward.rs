@@ -25,6 +25,7 @@ use packet::parse::Layers;
 use packet::{FlowKey, Frame};
 use program::actions::learn::{Ended, Request};
 use program::actions::{PacketInReason, PortNo, ToController};
+use program::counters::DIFFERENCES;
 use program::exec::{Arrived, Frozen, Parked};
 use program::host::{Context, DropReason as WalkDrop, Event, Host, Place};
 use stages::Stage;
@@ -311,6 +312,8 @@ pub(crate) struct Batch<F> {
     pub again: Again,
     /// Mirrors that have had them.
     pub mirrored: u32,
+    /// By how many bytes more than they have they are counted ([`DIFFERENCES`], or 0).
+    pub longer: i32,
     pub frames: Vec<F>,
     /// Tunnel metadata of decapsulated frames.
     pub arrivals: Vec<Arrival>,
@@ -418,6 +421,7 @@ impl<F: Frame> Patches<F> {
         depth: u32,
         again: Again,
         mirrored: u32,
+        longer: i32,
         count: usize,
     ) -> Result<&mut Batch<F>, DropReason> {
         // Copies made directly of received frames are free: rules and ports bound their number.
@@ -431,7 +435,8 @@ impl<F: Frame> Patches<F> {
         let latest = self.waiting.len().saturating_sub(PEERS_LOOKED_AT)..self.waiting.len();
         let place = latest.rev().find(|at| {
             let batch = &self.waiting[*at];
-            (batch.slot, batch.depth, batch.again, batch.mirrored) == (peer, depth, again, mirrored)
+            (batch.slot, batch.depth, batch.again) == (peer, depth, again)
+                && (batch.mirrored, batch.longer) == (mirrored, longer)
         });
         let place = match place {
             Some(place) => place,
@@ -442,6 +447,7 @@ impl<F: Frame> Patches<F> {
                     depth,
                     again,
                     mirrored,
+                    longer,
                     frames,
                     arrivals,
                     tracked,
@@ -452,19 +458,26 @@ impl<F: Frame> Patches<F> {
         Ok(&mut self.waiting[place])
     }
 
-    /// Sends a frame that has passed `depth` patch ports, and of which the tracker has said
-    /// `earlier`, through one more; `counters` are that port's.
+    /// Sends a frame that has passed `depth` patch ports, that is counted with the length `counted`,
+    /// and of which the tracker has said `earlier`, through one more; `counters` are that port's.
+    #[allow(clippy::too_many_arguments)] // what is known of one frame
     pub fn send(
         &mut self,
         counters: &crate::counters::PortCell,
         peer: u32,
         depth: u32,
         frame: F,
+        counted: usize,
         earlier: Earlier,
         cell: &Cell,
     ) {
-        let bytes = frame.len() as u64;
-        match self.batch(peer, depth + 1, Again::Patch, 0, 1) {
+        let longer = (counted as i64 - frame.len() as i64) as i32;
+        let longer = match DIFFERENCES.contains(&longer) {
+            true => longer,
+            false => 0,
+        };
+        let bytes = (frame.len() as u64).wrapping_add_signed(longer.into());
+        match self.batch(peer, depth + 1, Again::Patch, 0, longer, 1) {
             Ok(batch) => {
                 batch.frames.push(frame);
                 if earlier.state != 0 {
@@ -488,7 +501,7 @@ impl<F: Frame> Patches<F> {
         frames: impl ExactSizeIterator<Item = F>,
     ) -> Result<(), DropReason> {
         let count = frames.len() * self.tunnel_counts;
-        let batch = self.batch(slot, depth, Again::Outer, mirrored, count)?;
+        let batch = self.batch(slot, depth, Again::Outer, mirrored, 0, count)?;
         batch.frames.extend(frames);
         Ok(())
     }
@@ -502,7 +515,7 @@ impl<F: Frame> Patches<F> {
         frame: F,
         arrival: Arrival,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(bridge, depth, Again::Inner, 0, 1)?;
+        let batch = self.batch(bridge, depth, Again::Inner, 0, 0, 1)?;
         batch.frames.push(frame);
         batch.arrivals.push(arrival);
         Ok(())
@@ -541,6 +554,11 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub second: u32,
     /// The queue that the current frame names.
     pub queue: Option<u32>,
+    /// The length with which the current frame is counted, less `longer`; 0: its length as it is.
+    /// Known for what does not go to plain ports.
+    pub counted: u32,
+    /// By how many bytes more than they have the burst's frames are counted.
+    pub longer: i32,
     pub clock: &'a Clock,
     /// The clock in nanoseconds, read at the burst's first meter; 0 before.
     pub now_ns: u64,
@@ -648,8 +666,19 @@ impl<'a, F: Frame> Forward<'a, F> {
     fn patch(&mut self, port: &PortState, peer: u32, frame: F) {
         let (depth, cell) = (self.depth, self.cell);
         let counters = port.counters.of(self.worker);
+        let counted = self.counted_of(&frame) as usize;
+        let counted = counted.saturating_add_signed(self.longer as isize);
         self.patches
-            .send(counters, peer, depth, frame, self.tracked, cell);
+            .send(counters, peer, depth, frame, counted, self.tracked, cell);
+    }
+
+    /// Returns the length with which the current frame is counted, less `longer`.
+    #[inline(always)]
+    fn counted_of(&self, frame: &F) -> u32 {
+        match self.counted {
+            0 => frame.len() as u32,
+            counted => counted,
+        }
     }
 
     /// Copies a frame, in the form it has on the wire of `port`, to those of `mirrors` that select
@@ -714,8 +743,11 @@ impl<'a, F: Frame> Forward<'a, F> {
             return self.cell.drop(DropReason::NoBuffer, 1);
         };
         self.cell.mirrored.add(1);
+        let counted = self.counted;
+        self.counted = self.counted_of(frame);
         let tag = port.vlan.output(inner, front.tag.map_or(0, Tag::pcp));
         if !vlan::set_tag(&mut copy, front.tag, tag) {
+            self.counted = counted;
             return self.cell.drop(DropReason::NoBuffer, 1);
         }
         if let Some(snaplen) = snaplen {
@@ -727,6 +759,7 @@ impl<'a, F: Frame> Forward<'a, F> {
         self.emit(mirrored, port, copy);
         self.sending.fcf = fcf;
         self.queue = queue;
+        self.counted = counted;
     }
 
     /// Sends a frame of a VLAN, which carries the tag `present`, out of a port, tagged as the
@@ -741,11 +774,16 @@ impl<'a, F: Frame> Forward<'a, F> {
         mut frame: F,
     ) {
         let tag = port.vlan.output(inner, present.map_or(0, Tag::pcp));
+        let counted = self.counted;
+        if !port.plain {
+            self.counted = self.counted_of(&frame);
+        }
         if vlan::set_tag(&mut frame, present, tag) {
             self.emit(mirrored, port, frame);
         } else {
             self.cell.drop(DropReason::NoBuffer, 1);
         }
+        self.counted = counted;
     }
 
     /// Calls `send` for each of the bridge's ports that `choose` selects: with copies, and with the
@@ -796,6 +834,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             return self.cell.drop(DropReason::IngressPort, 1);
         }
         if !port.plain && !port.only_shaped {
+            self.counted = context.counted;
             self.note_tunnel(&context);
         }
         self.emit(context.mirrored, port, frame);
@@ -844,7 +883,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             Some(port) => {
                 // Frames of a run have no queue and no tunnel metadata; forget those of an earlier
                 // frame.
-                self.queue = None;
+                (self.queue, self.counted) = (None, 0);
                 self.forget_tunnel(in_port);
                 return frames.for_each(|frame| self.emit(&mut { mirrored }, port, frame));
             }
@@ -855,7 +894,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {
         *context.sent = true;
-        self.queue = context.queue;
+        (self.queue, self.counted) = (context.queue, context.counted);
         self.note_tunnel(&context);
         let (in_port, mirrored) = (context.in_port, context.mirrored);
         let choose = |port: &PortState| normal::all_reaches(port, in_port, flood);
@@ -871,7 +910,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn normal(&mut self, context: Context<'_>, mut frame: F) {
         let _stage = stages::enter(Stage::Normal, 1);
         *context.sent = true;
-        self.queue = context.queue;
+        (self.queue, self.counted) = (context.queue, context.counted);
         self.note_tunnel(&context);
         let front = match vlan::ethernet(&mut frame) {
             Ok(front) => front,
@@ -934,6 +973,11 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     #[cold]
     fn learn(&mut self, request: Request) -> bool {
         self.request(RequestKind::Rule(request))
+    }
+
+    #[inline]
+    fn longer(&self) -> i32 {
+        self.longer
     }
 
     #[inline]

@@ -8,11 +8,17 @@
 //! these others have *shares* of it, and reading one of them includes what was counted on the
 //! shared one. When a shared counter is freed ([`Counters::settle`]), its counts are credited to
 //! those with shares.
+//!
+//! Packets may be counted longer or shorter than they are: as Open vSwitch does it, with the length
+//! that they were received with, when they come in behind a patch port with a tag more or less. For
+//! each such [difference](DIFFERENCES) a worker has further copies of all slots, which count lengths
+//! as they are, and whoever reads them adds the difference for each packet. So the common ways of
+//! packets need not know of it. These copies' memory is only used where packets have been counted.
 
 use crossbeam_utils::CachePadded;
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::epoch::MAX_READERS;
 #[cfg(target_arch = "x86_64")]
@@ -26,6 +32,10 @@ const CHUNK: usize = 4096;
 const CHUNKS: usize = 4096;
 /// Most counters; their numbers are below this.
 pub(crate) const MOST: usize = CHUNK * CHUNKS;
+
+/// By how many bytes more packets can be counted than they have: for one or two tags or labels that
+/// have been pushed (then less) or popped.
+pub const DIFFERENCES: [i32; 4] = [-8, -4, 4, 8];
 
 /// A counter's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -145,6 +155,65 @@ struct Directory {
     chunks: Box<[AtomicPtr<Chunk>; CHUNKS]>,
 }
 
+/// A directory whose chunks take no memory where nothing has been written to them.
+struct SparseDirectory {
+    directory: Directory,
+    /// The memory that the chunks are in, from [`Box::into_raw`].
+    memory: Mutex<Vec<Memory>>,
+}
+
+struct Memory(*mut [u64]);
+
+// SAFETY: it stands for a box of integers, which may be freed by any thread.
+unsafe impl Send for Memory {}
+
+impl SparseDirectory {
+    fn new() -> SparseDirectory {
+        SparseDirectory {
+            directory: Directory::new(),
+            memory: Mutex::default(),
+        }
+    }
+
+    /// Does what [`Directory::ensure`] does, with memory that the system zeroes when it is touched:
+    /// allocators do that only for what needs no more than their own alignment.
+    fn ensure(&self, id: CounterId) {
+        const WORD: usize = size_of::<u64>();
+        let place = &self.directory.chunks[id.0 as usize / CHUNK];
+        if place.load(Ordering::Acquire).is_null() {
+            let words = (size_of::<Chunk>() + align_of::<Chunk>()) / WORD;
+            let memory = Box::into_raw(vec![0_u64; words].into_boxed_slice());
+            let first = memory.cast::<u64>();
+            let skip = first.align_offset(align_of::<Chunk>());
+            let skip = skip.min(align_of::<Chunk>() / WORD);
+            // SAFETY: at most the words of one alignment are skipped, and `memory` has those more
+            // than a chunk takes.
+            let chunk = unsafe { first.add(skip) }.cast::<Chunk>();
+            chunk.expose_provenance(); // vector code uses addresses (`find_eight`)
+            let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(Memory(memory));
+            place.store(chunk, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for SparseDirectory {
+    fn drop(&mut self) {
+        for place in self.directory.chunks.iter() {
+            // So that the directory does not free it as a box of its own.
+            place.store(std::ptr::null_mut(), Ordering::Release);
+        }
+        let all = self
+            .memory
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for Memory(memory) in all.drain(..) {
+            // SAFETY: made by `Box::into_raw` in `ensure`, and nobody else can hold `self` now.
+            drop(unsafe { Box::from_raw(memory) });
+        }
+    }
+}
+
 impl Directory {
     fn new() -> Directory {
         Directory {
@@ -194,6 +263,11 @@ struct Allocation {
 /// All counters of a program.
 pub struct Counters {
     directories: Box<[Directory]>,
+    /// By worker, those for packets that are counted with another length than they have, in the
+    /// order of [`DIFFERENCES`].
+    differing: Box<[OnceLock<[SparseDirectory; DIFFERENCES.len()]>]>,
+    /// Whether any packet has been counted so.
+    differ: CachePadded<AtomicBool>,
     /// On cache lines of its own, because workers read the next field in every burst.
     allocation: CachePadded<Mutex<Allocation>>,
     shares: Mutex<Shares>,
@@ -205,6 +279,8 @@ impl Default for Counters {
     fn default() -> Self {
         Counters {
             directories: (0..MAX_READERS).map(|_| Directory::new()).collect(),
+            differing: (0..MAX_READERS).map(|_| OnceLock::new()).collect(),
+            differ: CachePadded::default(),
             allocation: CachePadded::default(),
             shares: Mutex::default(),
             shared: AtomicBool::new(false),
@@ -272,11 +348,37 @@ impl Counters {
         if index >= allocation.workers {
             for worker in allocation.workers..=index {
                 for first in (0..allocation.next).step_by(CHUNK) {
-                    self.directories[worker].ensure(CounterId(first));
+                    self.ensure(worker, CounterId(first));
                 }
             }
             allocation.workers = index + 1;
         }
+    }
+
+    /// Makes room for a worker's copies of a counter.
+    fn ensure(&self, worker: usize, id: CounterId) {
+        self.directories[worker].ensure(id);
+        let differing =
+            self.differing[worker].get_or_init(|| std::array::from_fn(|_| SparseDirectory::new()));
+        differing.iter().for_each(|one| one.ensure(id));
+    }
+
+    /// Returns workers' copies of a counter for packets that are counted with another length than
+    /// they have, each with the difference.
+    fn differing(
+        &self,
+        workers: usize,
+        id: CounterId,
+    ) -> impl Iterator<Item = (&Slot, i32)> + use<'_> {
+        let workers = match self.differ.load(Ordering::Relaxed) {
+            true => workers,
+            false => 0,
+        };
+        let all = self.differing[..workers].iter().filter_map(OnceLock::get);
+        all.flat_map(move |one| {
+            let slots = one.iter().zip(DIFFERENCES);
+            slots.filter_map(move |(one, by)| Some((one.directory.slot(id)?, by)))
+        })
     }
 
     /// Allocates a counter that is zero; None when 16 million are in use.
@@ -288,7 +390,7 @@ impl Counters {
             None => {
                 let id = CounterId(allocation.next);
                 for worker in 0..allocation.workers {
-                    self.directories[worker].ensure(id);
+                    self.ensure(worker, id);
                 }
                 allocation.next += 1;
                 id
@@ -330,6 +432,14 @@ impl Counters {
                 slot.used_ms.store(0, Ordering::Relaxed);
             }
         }
+        for (slot, _) in self.differing(workers, id) {
+            // Writing zeros to memory that is not in use would have it used.
+            if slot.packets.load(Ordering::Relaxed) != 0 {
+                slot.packets.store(0, Ordering::Relaxed);
+                slot.bytes.store(0, Ordering::Relaxed);
+                slot.used_ms.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Returns the sum over all workers, including the counter's shares of others.
@@ -356,6 +466,14 @@ impl Counters {
             totals.bytes += slot.bytes.load(Ordering::Relaxed);
             totals.used_ms = totals.used_ms.max(slot.used_ms.load(Ordering::Relaxed));
         }
+        for (slot, by) in self.differing(workers, id) {
+            let packets = slot.packets.load(Ordering::Relaxed);
+            let bytes = slot.bytes.load(Ordering::Relaxed);
+            let more = i64::from(by).wrapping_mul(packets as i64);
+            totals.packets += packets;
+            totals.bytes = totals.bytes.wrapping_add(bytes).wrapping_add_signed(more);
+            totals.used_ms = totals.used_ms.max(slot.used_ms.load(Ordering::Relaxed));
+        }
         totals
     }
 
@@ -380,6 +498,31 @@ impl Counters {
     #[inline(always)]
     pub fn of_worker(&self, worker: usize) -> WorkerCounters<'_> {
         WorkerCounters(&self.directories[worker].chunks)
+    }
+
+    /// Like [`Counters::of_worker`], for a burst of packets that are to be counted as `by` bytes
+    /// longer than they are; if that is none of [`DIFFERENCES`], as long as they are.
+    #[inline(always)]
+    pub fn of_worker_by(&self, worker: usize, by: i32) -> WorkerCounters<'_> {
+        match by {
+            0 => self.of_worker(worker),
+            by => self.differing_of(worker, by),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn differing_of(&self, worker: usize, by: i32) -> WorkerCounters<'_> {
+        let at = DIFFERENCES.iter().position(|one| *one == by);
+        match at.zip(self.differing[worker].get()) {
+            None => self.of_worker(worker),
+            Some((at, differing)) => {
+                if !self.differ.load(Ordering::Relaxed) {
+                    self.differ.store(true, Ordering::Relaxed);
+                }
+                WorkerCounters(&differing[at].directory.chunks)
+            }
+        }
     }
 
     /// Returns the number of counters in use.
@@ -600,5 +743,37 @@ mod tests {
         assert_eq!(counters.read(rule), Totals::default());
         assert_eq!(counters.read(table), sum(19, 4, 0));
         assert_eq!(counters.in_use(), 2);
+    }
+
+    /// Packets that are counted longer or shorter than they are: by readers, with all else alike.
+    #[test]
+    fn differences_of_length_are_added_when_read() {
+        let counters = Counters::default();
+        counters.add_worker(0);
+        let (first, second) = (counters.allocate().unwrap(), counters.allocate().unwrap());
+        counters.add_worker(1);
+        counters.of_worker(0).add(first, 2, 200, 5);
+        for (worker, by) in [(0, 4), (1, -8), (1, 4), (1, 3)] {
+            let behind = counters.of_worker_by(worker, by);
+            behind.add(first, 1, 100, 7);
+        }
+        let wanted = Totals {
+            packets: 6,
+            bytes: 600 + 4 - 8 + 4,
+            used_ms: 7,
+        };
+        assert_eq!(counters.read(first), wanted);
+        assert_eq!(counters.read(second), Totals::default());
+        let shared = counters.allocate().unwrap();
+        counters.share(shared, &[(second, Share::Rule)]);
+        counters.of_worker_by(1, -4).add(shared, 3, 300, 8);
+        assert_eq!(counters.read(second).bytes, 288);
+        counters.settle(shared);
+        assert_eq!(counters.read(second).bytes, 288);
+        counters.reset(first);
+        assert_eq!(counters.read(first), Totals::default());
+        counters.free(first);
+        let again = counters.allocate();
+        assert_eq!(again.map(|id| counters.read(id)), Some(Totals::default()));
     }
 }

@@ -94,12 +94,17 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) -> u64 {
+        let longer = host.longer();
         let burst = Burst {
             bridge,
             guard,
             valid: bridge.needed(),
             now_ms,
-            counters: bridge.program().counters.of_worker(guard.index()),
+            counters: bridge
+                .program()
+                .counters
+                .of_worker_by(guard.index(), longer),
+            longer,
             ordered: self.goes_in_order(bridge, in_port, frames, host),
             before: u64::MAX,
         };
@@ -145,12 +150,17 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
+        let longer = host.longer();
         let burst = Burst {
             bridge,
             guard,
             valid: bridge.needed().union(given),
             now_ms,
-            counters: bridge.program().counters.of_worker(guard.index()),
+            counters: bridge
+                .program()
+                .counters
+                .of_worker_by(guard.index(), longer),
+            longer,
             ordered: bridge.learns_from(in_port) || self.waiting_for.concerns(host),
             before: u64::MAX,
         };
@@ -311,6 +321,7 @@ impl<F: Frame> Engine<F> {
                         table: 0,
                         cookie: rule.spec.cookie,
                         queue: None,
+                        counted: 0,
                         mirrored: &mut walk.mirrored,
                         sent: &mut walk.sent,
                     };

@@ -26,6 +26,8 @@ pub struct Context<'a> {
     pub cookie: u64,
     /// Queue chosen by set_queue.
     pub queue: Option<u32>,
+    /// The length with which rules count the packet, less [`Host::longer`]; 0: its length as it is.
+    pub counted: u32,
     /// Mirrors that have already had this packet, one bit each; the host maintains it.
     pub mirrored: &'a mut u32,
     /// Whether the packet has left by some port already; the host sets it when it sends.
@@ -43,6 +45,7 @@ impl<'a> Context<'a> {
             table: 0,
             cookie: 0,
             queue: None,
+            counted: 0,
             mirrored,
             sent,
         }
@@ -216,6 +219,12 @@ pub trait Host<F: Frame> {
     /// Returns where the walk takes place.
     fn place(&self) -> Place {
         Place::default()
+    }
+
+    /// Returns by how many bytes more than they have the packets of the current burst, or the walk
+    /// that is resumed, are counted: one of [`crate::counters::DIFFERENCES`] or 0.
+    fn longer(&self) -> i32 {
+        0
     }
 
     /// Asks control for a rule; returns false when that is not possible now. The answer goes to

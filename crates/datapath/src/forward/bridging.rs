@@ -161,7 +161,7 @@ impl<F: Frame> Forward<'_, F> {
         let (Some(port), Some(inner)) = (port, inner) else {
             return self.cell.drop(DropReason::LearnedPortGone, 1);
         };
-        self.queue = None;
+        (self.queue, self.counted) = (None, 0);
         if port.plain && present.is_none() && port.vlan.output(inner, 0).is_none() {
             return self.egress.push(slot, frame, self.cell);
         }

@@ -37,6 +37,8 @@ pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) finished: bool,
     /// Whether the current frames have come through patch ports from a packet-out.
     pub(crate) packet_out: bool,
+    /// By how many bytes more than they have the current frames are counted.
+    pub(crate) longer: i32,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
     pub(crate) now_ms: u64,
     /// Number of packet-outs whose packets wait for rules; they count as done when these are.
@@ -119,10 +121,10 @@ impl<'a, F: Frame> Turn<'a, F> {
             match snapshot.port(slot).map(|port| (port, port.behind)) {
                 Some((port, Behind::Patch(Some(peer)))) => {
                     let counters = port.counters.of(self.guard.index());
-                    // The port's queue did not keep what the tracker said.
-                    let earlier = Earlier::default();
+                    // The port's queue kept neither what the tracker said nor a length to count.
+                    let (earlier, length) = (Earlier::default(), frame.len());
                     self.patches
-                        .send(counters, peer, depth, frame, earlier, cell);
+                        .send(counters, peer, depth, frame, length, earlier, cell);
                 }
                 Some((_, Behind::Patch(None))) => cell.drop(DropReason::NoPatchPeer, 1),
                 _ => cell.drop(DropReason::PortGone, 1),
@@ -194,12 +196,14 @@ impl<'a, F: Frame> Turn<'a, F> {
                 depth,
                 again,
                 mirrored,
+                longer,
                 mut frames,
                 mut arrivals,
                 mut tracked,
             } = batch;
             self.mailbox.counters.patched.add(frames.len() as u64);
             self.patches.came(again);
+            self.longer = longer;
             match again {
                 Again::Inner => {
                     if self.snapshot.monitored {
@@ -223,6 +227,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             tracked.clear();
             self.patches.recycle((frames, arrivals, tracked));
         }
+        self.longer = 0;
     }
 
     /// Processes frames that come in by a port. Leaves `frames` empty.
@@ -342,7 +347,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             let (guard, now_ms) = (self.guard, self.now_ms);
             let counters = port.counters.of(guard.index());
             counters.rx_packets.add(frames.len() as u64);
-            counters.rx_bytes.add(bytes(frames));
+            counters.rx_bytes.add(self.counted(frames));
             let begin = |index: usize, _: &mut FlowKey, earlier: &mut Earlier| {
                 *earlier = said(index);
             };
@@ -376,7 +381,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         let (guard, now_ms) = (self.guard, self.now_ms);
         let counters = port.counters.of(guard.index());
         counters.rx_packets.add(1);
-        counters.rx_bytes.add(bytes(one));
+        counters.rx_bytes.add(self.counted(one));
         if port.flags.refuses() {
             self.refuse(port, one);
         }
@@ -433,7 +438,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         let mirrored = outer.unwrap_or(0);
         let plain = port.mirror_in == 0 && !port.flags.refuses() && policer.is_none();
         if !plain {
-            count(bytes(frames));
+            count(self.counted(frames));
         }
         if port.flags.refuses() {
             self.refuse(port, frames);
@@ -443,12 +448,13 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
         let Some(bridge) = self.snapshot.bridge(port.bridge) else {
             if plain {
-                count(bytes(frames));
+                count(self.counted(frames));
             }
             self.cell.drop(DropReason::PortGone, frames.len() as u64);
             return frames.clear();
         };
         if port.mirror_in == 0 {
+            let longer = self.longer_by(frames.len());
             let (engine, mut host) = self.host(bridge, depth);
             let received = engine.burst(
                 &bridge.program,
@@ -460,11 +466,22 @@ impl<'a, F: Frame> Turn<'a, F> {
                 &mut host.forward,
             );
             if plain {
-                count(received);
+                count(received.wrapping_add_signed(longer));
             }
         } else {
             self.arrive_mirrored(port, bridge, depth, mirrored, frames);
         }
+    }
+
+    /// Returns by how much more than they have so many of the present frames are counted.
+    #[inline]
+    fn longer_by(&self, count: usize) -> i64 {
+        i64::from(self.longer) * count as i64
+    }
+
+    /// Returns the bytes with which frames are counted.
+    fn counted(&self, frames: &[F]) -> u64 {
+        bytes(frames).wrapping_add_signed(self.longer_by(frames.len()))
     }
 
     /// Drops what the port's state refuses.
@@ -557,6 +574,8 @@ impl<'a, F: Frame> Turn<'a, F> {
             requests: &self.mailbox.requests,
             second: (self.now_ms / 1000) as u32,
             queue: None,
+            counted: 0,
+            longer: self.longer,
             clock: &self.shared.clock,
             now_ns: 0,
             depth,
@@ -620,6 +639,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 continue;
             };
             let of_packet_out = held.is_of_packet_out();
+            self.longer = held.longer();
             let (engine, mut host) = self.host(bridge, place.depth);
             engine.resume(
                 held,
@@ -628,6 +648,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 host.now_ms,
                 &mut host.forward,
             );
+            self.longer = 0;
             if of_packet_out {
                 self.follow_packet_out();
             }

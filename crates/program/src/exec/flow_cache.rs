@@ -187,7 +187,7 @@ impl Caches {
         };
         if cache.bridge != bridge {
             if let Some(store) = &mut cache.store {
-                store.flush_deferred(usize::MAX, burst.counters);
+                store.flush_deferred(usize::MAX, burst.as_they_are());
             }
             *cache = Cache::new();
             cache.bridge = bridge;
@@ -216,7 +216,7 @@ impl Caches {
                 } else {
                     FLUSHED
                 };
-                store.flush_deferred(limit, burst.counters);
+                store.flush_deferred(limit, burst.as_they_are());
             }
             if cached.recorded > 0 || cached.since.is_some() {
                 cache.tell(cell);

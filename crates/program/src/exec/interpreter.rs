@@ -198,6 +198,8 @@ pub(crate) struct Burst<'b, 'g> {
     pub(crate) valid: WordSet,
     pub(crate) now_ms: u64,
     pub(crate) counters: WorkerCounters<'b>,
+    /// By how many bytes more than they are given `counters` count packets.
+    pub(crate) longer: i32,
     /// Whether packets are walked one after the other, each to its end.
     pub(crate) ordered: bool,
     /// Lookups wait for pending rules with tickets up to this one.
@@ -218,9 +220,17 @@ impl<'b, 'g> Burst<'b, 'g> {
             valid: bridge.needed().union(words),
             now_ms,
             counters: bridge.program().counters.of_worker(guard.index()),
+            longer: 0,
             ordered: true,
             before: u64::MAX,
         }
+    }
+
+    /// Returns counters that count lengths as they are.
+    #[inline(always)]
+    pub(crate) fn as_they_are(&self) -> WorkerCounters<'b> {
+        let counters = &self.bridge.program().counters;
+        counters.of_worker(self.guard.index())
     }
 }
 
@@ -302,6 +312,7 @@ impl<F: Frame> Walk<F> {
             table: self.at.table,
             cookie: self.at.cookie,
             queue: self.queue,
+            counted: self.counted,
             mirrored: &mut self.mirrored,
             sent: &mut self.sent,
         };
@@ -787,8 +798,9 @@ impl<F: Frame> Walk<F> {
     }
 
     /// Counts the packet with its current length from here on.
-    pub(crate) fn count_anew(&mut self) {
-        self.counted = self.frame.as_ref().map_or(0, Frame::len) as u32;
+    pub(crate) fn count_anew(&mut self, burst: &Burst<'_, '_>) {
+        let length = self.frame.as_ref().map_or(0, Frame::len) as u32;
+        self.counted = length.wrapping_add_signed(-burst.longer);
     }
 
     /// Runs the less common steps.

@@ -267,7 +267,7 @@ impl Store {
     pub fn note(&mut self, way: u32, length: u64, burst: &Burst<'_, '_>) {
         let kept = &mut self.ways[way as usize];
         kept.packets += 1;
-        kept.bytes += length;
+        kept.bytes += length.wrapping_add_signed(burst.longer.into());
         kept.used_ms = burst.now_ms;
         if !kept.noted {
             kept.noted = true;

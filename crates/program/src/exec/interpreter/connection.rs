@@ -98,7 +98,7 @@ impl<F: Frame> Walk<F> {
         }
         (self.at.depth, self.resubmitted) = (0, false);
         self.recirculated += 1;
-        self.count_anew();
+        self.count_anew(burst);
         self.show_connection(tracked);
         Some(Next::Lookup(table))
     }

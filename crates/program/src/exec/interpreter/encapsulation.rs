@@ -17,7 +17,7 @@ impl<F: Frame> Walk<F> {
     ) -> Option<Next> {
         self.flush(burst, host);
         if let Op::PopMpls(eth_type) = op {
-            return self.pop_mpls(*eth_type);
+            return self.pop_mpls(burst, *eth_type);
         }
         let frame = self.frame.as_mut()?;
         let (layers, key) = (&mut self.layers, &mut self.key);
@@ -53,13 +53,13 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    fn pop_mpls(&mut self, eth_type: u16) -> Option<Next> {
+    fn pop_mpls(&mut self, burst: &Burst<'_, '_>, eth_type: u16) -> Option<Next> {
         let frame = self.frame.as_mut()?;
         let before = frame.len();
         edit::pop_mpls(frame, &mut self.layers, &mut self.key, eth_type);
         let popped = frame.len() != before;
         if popped && !matches!(eth_type, 0x8847 | 0x8848) {
-            self.count_anew();
+            self.count_anew(burst);
         }
         None
     }

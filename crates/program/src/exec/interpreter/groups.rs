@@ -40,7 +40,7 @@ impl<F: Frame> Walk<F> {
             }
             Kind::Selected { buckets, selector } => {
                 if selector.hash.is_datapaths() {
-                    self.count_anew();
+                    self.count_anew(burst);
                     self.packet_out = false; // in Open vSwitch it is received again here
                 }
                 let hash = selector.hash.hash(&self.key, self.at.level);

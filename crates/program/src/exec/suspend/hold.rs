@@ -103,6 +103,7 @@ pub struct Held<F> {
     valid: WordSet,
     place: Place,
     bytes: usize,
+    longer: i32,
 }
 
 impl<F> Held<F> {
@@ -118,6 +119,7 @@ impl<F> Held<F> {
             valid: WordSet::EMPTY,
             place: Place::default(),
             bytes: 0,
+            longer: 0,
         }
     }
 
@@ -156,6 +158,11 @@ impl<F> Held<F> {
     /// Returns where it was.
     pub fn place(&self) -> Place {
         self.place
+    }
+
+    /// Returns what [`Host::longer`] is to return when it is resumed.
+    pub fn longer(&self) -> i32 {
+        self.longer
     }
 
     /// Returns whether its packet is a packet-out's.
@@ -446,12 +453,17 @@ impl<F: Frame> Engine<F> {
     ) {
         let guard = guard.in_held(held.epoch);
         let late = now_ms >= held.origin.deadline_ms;
+        let longer = host.longer();
         let burst = Burst {
             bridge,
             guard: &guard,
             valid: bridge.needed().union(held.valid),
             now_ms,
-            counters: bridge.program().counters.of_worker(guard.index()),
+            counters: bridge
+                .program()
+                .counters
+                .of_worker_by(guard.index(), longer),
+            longer,
             ordered: true,
             before: if late { 0 } else { held.origin.before },
         };
@@ -752,6 +764,7 @@ impl<F: Frame> Engine<F> {
         held.epoch = burst.guard.epoch();
         held.valid = burst.valid;
         held.place = host.place();
+        held.longer = burst.longer;
         held.bytes = bytes;
         host.noted(Event::Held);
         waiting.due_ms = held.origin.deadline_ms.min(waiting.due_ms);
