@@ -6,7 +6,7 @@
 #   make demo             two namespaces and a guest on a switch, with real traffic; cleans up after
 #                         itself
 #   make test             format, lints, licences, unit and property tests, fuzz targets, end-to-end
-#                         tests
+#                         tests, deb-check
 #   make explore          models and Miri, then property, differential and fuzz tests with new
 #                         seeds, for half an hour (MINUTES=5)
 #   make e2e              the end-to-end tests alone; TESTS="vhost pcap" selects, SWITCHD=ovs
@@ -23,7 +23,7 @@
 #   make container-check  builds the container image and runs it by podman, which it installs
 #                         (minutes, and the network once)
 #   make deb-check        installs and removes them in a clean Debian 12, and runs the container's
-#                         steps there (minutes, and the network)
+#                         steps there (two minutes; the network where dependencies are new)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
