@@ -1,8 +1,41 @@
 //! What is to be measured: an experiment's YAML file.
 
+use crate::Error;
+use crate::methods::Method;
 use crate::results::{Measure, Parameter, Plot, Value};
+use crate::settings::{self, Settings};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The experiments that the binary has, by file name.
+const EMBEDDED: &[(&str, &str)] = &[("a4.yaml", include_str!("../experiments/a4.yaml"))];
+
+/// Most cells of one experiment.
+pub const MOST_CELLS: usize = 10_000;
+
+/// How thoroughly a run measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Few values, short windows.
+    Quick,
+    /// What an experiment says.
+    Normal,
+    /// All values, long windows, many rounds.
+    Full,
+}
+
+impl Mode {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Quick => "quick",
+            Mode::Normal => "normal",
+            Mode::Full => "full",
+        }
+    }
+}
 
 /// An experiment. `experiments/` has those of the papers; anybody can write more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,21 +84,388 @@ pub struct Experiment {
     pub rounds: Option<u32>,
 }
 
+impl Experiment {
+    /// Reads an experiment and checks it. `file` is named in errors.
+    pub fn parse(file: &str, text: &str) -> Result<Experiment, Error> {
+        let wrong = |what: String| Error::Experiment {
+            file: file.into(),
+            what,
+        };
+        let experiment: Experiment =
+            serde_yaml_ng::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        experiment.check().map_err(wrong)?;
+        Ok(experiment)
+    }
+
+    /// Reads an experiment of one's own.
+    pub fn read(path: &Path) -> Result<Experiment, Error> {
+        let text =
+            std::fs::read_to_string(path).map_err(|error| Error::file("read", path, error))?;
+        Experiment::parse(&path.display().to_string(), &text)
+    }
+
+    /// The experiments that the binary has, by their IDs.
+    pub fn all() -> Result<Vec<Experiment>, Error> {
+        let mut all: Vec<_> = EMBEDDED
+            .iter()
+            .map(|(file, text)| Experiment::parse(file, text))
+            .collect::<Result<_, _>>()?;
+        // A2 before A11.
+        all.sort_by_key(|e: &Experiment| {
+            let digits = e.id.trim_start_matches(|c: char| !c.is_ascii_digit());
+            let letters = e.id[..e.id.len() - digits.len()].to_string();
+            (letters, digits.parse::<u32>().unwrap_or(0))
+        });
+        Ok(all)
+    }
+
+    /// Picks experiments: IDs, `all`, or files (whatever ends in `.yaml` or `.yml` or has a slash).
+    pub fn choose(names: &[String]) -> Result<Vec<Experiment>, Error> {
+        let mut chosen: Vec<Experiment> = Vec::new();
+        let embedded = Experiment::all()?;
+        for name in names {
+            let is_file = name.contains('/') || name.ends_with(".yaml") || name.ends_with(".yml");
+            let found = if is_file {
+                vec![Experiment::read(Path::new(name))?]
+            } else if name == "all" {
+                embedded.clone()
+            } else {
+                let found = embedded.iter().find(|e| e.id.eq_ignore_ascii_case(name));
+                let known: Vec<_> = embedded.iter().map(|e| e.id.as_str()).collect();
+                vec![found.cloned().ok_or_else(|| {
+                    Error::Unknown(format!(
+                        "there is no experiment {name:?}; there are {} and all, and files of one's \
+                         own (NAME.yaml)",
+                        known.join(", ")
+                    ))
+                })?]
+            };
+            for experiment in found {
+                match chosen.iter().find(|other| other.id == experiment.id) {
+                    None => chosen.push(experiment),
+                    Some(same) if *same == experiment => {}
+                    Some(_) => {
+                        return Err(Error::Unknown(format!(
+                            "{name}: there are two different experiments with the ID {:?}",
+                            experiment.id
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// How its cells are measured.
+    pub fn method(&self) -> Method {
+        Method::by_name(&self.method).expect("checked when it was read")
+    }
+
+    /// Windows of measurement of each cell.
+    pub fn rounds(&self, mode: Mode) -> u32 {
+        match mode {
+            Mode::Quick => self.rounds.unwrap_or(3).min(3),
+            Mode::Normal => self.rounds.unwrap_or(5),
+            Mode::Full => self.rounds.unwrap_or(9).max(9),
+        }
+    }
+
+    /// Seconds of a window.
+    pub fn seconds(&self, mode: Mode) -> f64 {
+        match mode {
+            Mode::Quick => self.seconds.unwrap_or(0.5).min(0.5),
+            Mode::Normal => self.seconds.unwrap_or(2.0),
+            Mode::Full => self.seconds.unwrap_or(10.0).max(10.0),
+        }
+    }
+
+    /// Every combination of the sweep's values; the last parameter changes fastest.
+    pub fn cells(&self, mode: Mode) -> Vec<BTreeMap<String, Value>> {
+        let mut cells = vec![BTreeMap::new()];
+        for sweep in &self.sweep {
+            let values = sweep.of(mode);
+            cells = cells
+                .into_iter()
+                .flat_map(|cell: BTreeMap<String, Value>| {
+                    values.iter().map(move |value| {
+                        let mut cell = cell.clone();
+                        cell.insert(sweep.parameter.name.clone(), value.clone());
+                        cell
+                    })
+                })
+                .collect();
+        }
+        cells
+    }
+
+    /// The settings of a cell.
+    pub fn settings(&self, at: &BTreeMap<String, Value>) -> Result<Settings, String> {
+        let mut all = self.settings.clone();
+        all.extend(at.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Settings::of(&all)
+    }
+
+    /// Says what is wrong, and where.
+    fn check(&self) -> Result<(), String> {
+        let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if self.id.is_empty() || self.id == "all" || !self.id.chars().all(fine) {
+            return Err(format!(
+                "id: {:?} is not a name of letters, digits, - and _ (other than all)",
+                self.id
+            ));
+        }
+        let method = Method::by_name(&self.method).ok_or_else(|| {
+            format!(
+                "method: there is no {:?}; there are {}",
+                self.method,
+                Method::names().join(", ")
+            )
+        })?;
+        if self.subjects.is_empty() {
+            return Err("subjects: there is none".into());
+        }
+        unique("subjects", self.subjects.iter())?;
+        if let Some(seconds) = self.seconds
+            && !(seconds > 0.0 && seconds <= 86_400.0)
+        {
+            return Err(format!("seconds: {seconds} is not within 0 and 86,400"));
+        }
+        if let Some(rounds) = self.rounds
+            && !(1..=100).contains(&rounds)
+        {
+            return Err(format!("rounds: {rounds} is not within 1 and 100"));
+        }
+        self.check_sweep()?;
+        self.check_measures(method)?;
+        self.check_plots()?;
+        let parameters = self.parameters();
+        for (number, figure) in self.paper_figures.iter().enumerate() {
+            let place = format!("paper_figures[{number}]");
+            for name in figure.at.keys() {
+                known(&format!("{place}.at"), name, &parameters)?;
+            }
+            for name in figure.figures.keys() {
+                known(&format!("{place}.figures"), name, &self.measured())?;
+            }
+        }
+        for (number, expectation) in self.expect.iter().enumerate() {
+            let place = format!("expect[{number}]");
+            known(
+                &format!("{place}.is"),
+                &expectation.is,
+                &["above", "below", "about"],
+            )?;
+            if expectation
+                .factor
+                .is_some_and(|f| !f.is_finite() || f <= 0.0)
+            {
+                return Err(format!("{place}.factor: is not above 0"));
+            }
+            for (side, pick) in [("left", &expectation.left), ("right", &expectation.right)] {
+                let place = format!("{place}.{side}");
+                known(&format!("{place}.measure"), &pick.measure, &self.measured())?;
+                let subjects: Vec<_> = self.subjects.iter().map(String::as_str).collect();
+                known(&format!("{place}.subject"), &pick.subject, &subjects)?;
+                for name in pick.at.keys() {
+                    known(&format!("{place}.at"), name, &parameters)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_sweep(&self) -> Result<(), String> {
+        unique("sweep", self.sweep.iter().map(|s| &s.parameter.name))?;
+        for name in self.settings.keys() {
+            known("settings", name, settings::NAMES)?;
+        }
+        let mut cells = 1_usize;
+        for sweep in &self.sweep {
+            let name = &sweep.parameter.name;
+            known("sweep: name", name, settings::NAMES)?;
+            let lists = [
+                ("values", Some(&sweep.values)),
+                ("quick", sweep.quick.as_ref()),
+                ("full", sweep.full.as_ref()),
+            ];
+            for (list, values) in lists {
+                let Some(values) = values else { continue };
+                if values.is_empty() {
+                    return Err(format!("sweep: {name}: {list}: there is none"));
+                }
+                for value in values {
+                    let at = BTreeMap::from([(name.clone(), value.clone())]);
+                    Settings::of(&at).map_err(|what| format!("sweep: {list}: {what}"))?;
+                }
+            }
+            let most = sweep
+                .values
+                .len()
+                .max(sweep.full.as_ref().map_or(0, Vec::len));
+            cells = cells.saturating_mul(most);
+        }
+        if cells > MOST_CELLS {
+            return Err(format!("sweep: {cells} cells are more than {MOST_CELLS}"));
+        }
+        for mode in [Mode::Quick, Mode::Normal, Mode::Full] {
+            for at in self.cells(mode) {
+                self.settings(&at)
+                    .map_err(|what| format!("settings: {what}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_measures(&self, method: Method) -> Result<(), String> {
+        if self.measures.is_empty() {
+            return Err("measures: there is none".into());
+        }
+        unique("measures", self.measures.iter().map(|m| &m.name))?;
+        for measure in &self.measures {
+            if !method.measures().contains(&measure.name.as_str()) {
+                return Err(format!(
+                    "measures: the method {} does not measure {:?}; it measures {}",
+                    self.method,
+                    measure.name,
+                    method.measures().join(", ")
+                ));
+            }
+            let better = format!("measures: {}: better", measure.name);
+            known(&better, &measure.better, &["higher", "lower", ""])?;
+        }
+        Ok(())
+    }
+
+    fn check_plots(&self) -> Result<(), String> {
+        let parameters = self.parameters();
+        for (number, plot) in self.plots.iter().enumerate() {
+            let place = format!("plots[{number}]");
+            known(
+                &format!("{place}.kind"),
+                &plot.kind,
+                &["line", "bars", "stack"],
+            )?;
+            let axis = [&parameters[..], &["subject"]].concat();
+            known(&format!("{place}.x"), &plot.x, &axis)?;
+            known(&format!("{place}.series"), &plot.series, &axis)?;
+            if plot.y.is_empty() {
+                return Err(format!("{place}.y: there is none"));
+            }
+            for name in &plot.y {
+                known(&format!("{place}.y"), name, &self.measured())?;
+            }
+            for name in plot.only.keys() {
+                known(&format!("{place}.only"), name, &axis)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn parameters(&self) -> Vec<&str> {
+        self.sweep
+            .iter()
+            .map(|s| s.parameter.name.as_str())
+            .collect()
+    }
+
+    fn measured(&self) -> Vec<&str> {
+        self.measures.iter().map(|m| m.name.as_str()).collect()
+    }
+}
+
+/// Whether a name is one of these; the error says which there are.
+fn known(place: &str, name: &str, names: &[&str]) -> Result<(), String> {
+    if names.contains(&name) {
+        return Ok(());
+    }
+    let there: Vec<_> = names.iter().map(|n| format!("{n:?}")).collect();
+    Err(match there.is_empty() {
+        true => format!("{place}: there is no {name:?}; nothing is swept"),
+        false => format!(
+            "{place}: there is no {name:?}; there are {}",
+            there.join(", ")
+        ),
+    })
+}
+
+/// Whether no name occurs twice.
+fn unique<'a>(place: &str, names: impl Iterator<Item = &'a String>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(format!("{place}: {name:?} occurs twice"));
+        }
+    }
+    Ok(())
+}
+
+impl Sweep {
+    /// The values of a mode.
+    pub fn of(&self, mode: Mode) -> &[Value] {
+        match mode {
+            Mode::Quick => self.quick.as_ref().unwrap_or(&self.values),
+            Mode::Normal => &self.values,
+            Mode::Full => self.full.as_ref().unwrap_or(&self.values),
+        }
+    }
+}
+
 /// A parameter and its values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "SweepText", into = "SweepText")]
 pub struct Sweep {
     /// The parameter.
-    #[serde(flatten)]
     pub parameter: Parameter,
     /// Its values.
     pub values: Vec<Value>,
     /// Those of `--quick`; absent: all.
-    #[serde(default)]
     pub quick: Option<Vec<Value>>,
     /// Those of `--full`; absent: all.
-    #[serde(default)]
     pub full: Option<Vec<Value>>,
+}
+
+/// A [`Sweep`] as it is written: the parameter's fields beside the values. (Serde's `flatten` would
+/// accept unknown fields.)
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SweepText {
+    name: String,
+    title: String,
+    #[serde(default)]
+    unit: String,
+    values: Vec<Value>,
+    #[serde(default)]
+    quick: Option<Vec<Value>>,
+    #[serde(default)]
+    full: Option<Vec<Value>>,
+}
+
+impl From<SweepText> for Sweep {
+    fn from(text: SweepText) -> Sweep {
+        Sweep {
+            parameter: Parameter {
+                name: text.name,
+                title: text.title,
+                unit: text.unit,
+            },
+            values: text.values,
+            quick: text.quick,
+            full: text.full,
+        }
+    }
+}
+
+impl From<Sweep> for SweepText {
+    fn from(sweep: Sweep) -> SweepText {
+        SweepText {
+            name: sweep.parameter.name,
+            title: sweep.parameter.title,
+            unit: sweep.parameter.unit,
+            values: sweep.values,
+            quick: sweep.quick,
+            full: sweep.full,
+        }
+    }
 }
 
 /// A figure of the paper.

@@ -1,12 +1,28 @@
 //! The lab: the papers' experiments on this machine, with Sluice and whatever peers are installed.
 //!
 //! An [experiment](experiment) is a YAML file that says what is swept and measured, and what the
-//! papers found. `run` sets [subjects](subject) up, measures cell by cell, and writes
-//! [results](results) as JSON; `report` makes one HTML file of them.
+//! papers found. [`run`](mod@run) sets [subjects](subject) up, measures cell by cell by a
+//! [method](methods), and writes [results](results) as JSON; `report` makes one HTML file of them.
 
+pub mod compare;
+pub mod error;
 pub mod experiment;
+pub mod findings;
+pub mod frames;
+pub mod generator;
+pub mod journal;
 pub mod lines;
+pub mod methods;
 pub mod program;
 pub mod results;
+pub mod run;
+pub mod settings;
+#[cfg(test)]
+mod simulated;
 pub mod simulation;
+pub mod speed;
+pub mod statistics;
 pub mod subject;
+pub mod trial;
+
+pub use error::Error;

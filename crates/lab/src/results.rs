@@ -3,8 +3,10 @@
 //! Everything that the report shows is here, so that it can be drawn again, and two runs compared,
 //! without the machine that made them.
 
+use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Version of the layout.
 pub const SCHEMA: u32 = 1;
@@ -154,6 +156,7 @@ pub struct Parameter {
 
 /// A quantity that is measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Measure {
     /// Its name in cells.
     pub name: String,
@@ -169,7 +172,7 @@ pub struct Measure {
 
 /// A value of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "is neither a number nor a word")]
 pub enum Value {
     /// A number.
     Number(f64),
@@ -216,7 +219,7 @@ pub struct Figure {
 
 /// A plot of cells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Plot {
     /// Its title.
     pub title: String,
@@ -247,4 +250,67 @@ pub struct Finding {
     pub holds: Option<bool>,
     /// The figures behind it, or why it did not come out.
     pub because: String,
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Number(number) => write!(f, "{number}"),
+            Value::Text(text) => write!(f, "{text}"),
+        }
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Value {
+        Value::Number(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::Text(text.into())
+    }
+}
+
+impl Results {
+    /// Reads `results.json`, or that of a directory.
+    pub fn read(path: &Path) -> Result<Results, Error> {
+        let file = if path.is_dir() {
+            path.join("results.json")
+        } else {
+            path.to_path_buf()
+        };
+        let text =
+            std::fs::read_to_string(&file).map_err(|error| Error::file("read", &file, error))?;
+        let wrong = |what: String| Error::Results {
+            file: file.display().to_string(),
+            what,
+        };
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let version: Version =
+            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if version.schema != SCHEMA {
+            return Err(wrong(format!(
+                "its layout is version {}, and this program reads {SCHEMA}",
+                version.schema
+            )));
+        }
+        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Writes `results.json` into a directory, in one step: whoever reads it meanwhile gets the
+    /// whole old one.
+    pub fn write(&self, directory: &Path) -> Result<(), Error> {
+        let (path, new) = (
+            directory.join("results.json"),
+            directory.join(".results.json.new"),
+        );
+        let text = serde_json::to_string_pretty(self).expect("it has text as keys only");
+        std::fs::write(&new, text + "\n").map_err(|error| Error::file("write", &new, error))?;
+        std::fs::rename(&new, &path).map_err(|error| Error::file("write", &path, error))
+    }
 }

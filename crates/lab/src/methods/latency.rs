@@ -1,0 +1,44 @@
+//! RFC 2544, 26.2: latency at the throughput.
+//!
+//! The RFC tags one frame of each of twenty streams of two minutes; here every frame of one stream
+//! carries the time at which it was scheduled. A load that is given is used instead of the
+//! throughput, since loss without a cause (a stolen time slice) makes the throughput meaningless on
+//! a virtual machine.
+
+use super::{Found, Limits, Trial, rfc2544};
+
+/// Measures what [`load`](super::load) measures.
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+    let load = match limits.load {
+        Some(load) => load,
+        None => 1e6 * rfc2544::measure(trial, limits)?.figures["rate"],
+    };
+    let outcome = trial.run(Some(load), limits.seconds)?;
+    if outcome.latency.is_none() {
+        return Err("frames carry no time stamps here".into());
+    }
+    let mut found = Found::default();
+    found.describe(&outcome);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::methods::limits;
+    use crate::simulated::Device;
+
+    #[test]
+    fn measures_at_the_throughput() {
+        let mut device = Device {
+            queue: 100.0,
+            ..Device::new(2e6)
+        };
+        let found = measure(&mut device, &limits()).unwrap().figures;
+        assert!(
+            found["offered"] <= 2.0 && found["offered"] > 1.97,
+            "{found:?}"
+        );
+        assert!((found["p50"] - 0.5).abs() < 0.01);
+    }
+}

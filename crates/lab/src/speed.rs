@@ -1,0 +1,198 @@
+//! The machine's speed around a window of measurement.
+//!
+//! A virtual machine shares its processors and caches with others, and its speed may change by a
+//! factor of two within minutes. Before and after each window a probe of fixed work runs on the
+//! worker's core, while the switch stands still (SIGSTOP; one in the kernel has nothing to do then).
+//! A window between whose ends the speed moved by more than [`STILL`] is repeated, at most
+//! [`REPEATS`] times, and counted.
+
+use std::time::Duration;
+
+/// By how much the speed may move from one end of a window to the other.
+pub const STILL: f64 = 0.05;
+/// How often a window is repeated.
+pub const REPEATS: u32 = 3;
+/// How long a switch that stood still has to get going again.
+const WARM: Duration = Duration::from_millis(100);
+
+/// Times fixed work.
+pub trait Probe {
+    /// Looks how fast this core is now. An error says why it cannot.
+    fn look(&mut self, core: usize) -> Result<Reading, String>;
+
+    /// Cycles of the time stamp counter per second.
+    fn cycles_per_second(&self) -> f64;
+}
+
+/// The speed at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Additions per nanosecond.
+    pub additions: f64,
+    /// Nanoseconds for a load that misses the processor's own caches.
+    pub memory_ns: f64,
+}
+
+impl Reading {
+    /// How far another reading is from this one: the greater of both parts' ratios, minus 1.
+    pub fn distance(&self, other: &Reading) -> f64 {
+        let ratio = |a: f64, b: f64| match a > 0.0 && b > 0.0 {
+            true => (a / b).max(b / a) - 1.0,
+            false => 0.0,
+        };
+        ratio(self.additions, other.additions).max(ratio(self.memory_ns, other.memory_ns))
+    }
+}
+
+/// A window that was measured.
+pub struct Window<T> {
+    /// What it found.
+    pub found: T,
+    /// How often it was repeated.
+    pub repeated: u32,
+    /// Whether the speed moved even in the last.
+    pub moved: bool,
+    /// The speed after it, additions per nanosecond.
+    pub speed: f64,
+}
+
+/// A process that stands still until this is dropped.
+struct Halted(Option<u32>);
+
+impl Halted {
+    fn halt(process: Option<u32>) -> Halted {
+        if let Some(process) = process {
+            signal(process, libc::SIGSTOP);
+        }
+        Halted(process)
+    }
+}
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        if let Some(process) = self.0 {
+            signal(process, libc::SIGCONT);
+        }
+    }
+}
+
+fn signal(process: u32, signal: libc::c_int) {
+    // SAFETY: has no memory arguments. The process is a child's whose handle its owner holds, so its
+    // ID is not another's.
+    unsafe { libc::kill(process as libc::pid_t, signal) };
+}
+
+/// Measures a window between two looks at a core, again while the speed moves. `process` stands
+/// still meanwhile.
+pub fn bracketed<T>(
+    probe: &mut dyn Probe,
+    core: usize,
+    process: Option<u32>,
+    mut measure: impl FnMut() -> Result<T, String>,
+) -> Result<Window<T>, String> {
+    let mut look = || {
+        let halted = Halted::halt(process);
+        let reading = probe.look(core)?;
+        drop(halted);
+        if process.is_some() {
+            std::thread::sleep(WARM);
+        }
+        Ok::<_, String>(reading)
+    };
+    let mut before = look()?;
+    let mut repeated = 0;
+    loop {
+        let found = measure()?;
+        let after = look()?;
+        let moved = before.distance(&after) > STILL;
+        if !moved || repeated == REPEATS {
+            return Ok(Window { found, repeated, moved, speed: after.additions });
+        }
+        repeated += 1;
+        before = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Speeds(Vec<f64>);
+
+    impl Probe for Speeds {
+        fn look(&mut self, _: usize) -> Result<Reading, String> {
+            match self.0.is_empty() {
+                true => Err("out of speeds".into()),
+                false => Ok(Reading { additions: self.0.remove(0), memory_ns: 80.0 }),
+            }
+        }
+
+        fn cycles_per_second(&self) -> f64 {
+            1e9
+        }
+    }
+
+    fn measured(speeds: &[f64]) -> Result<(Window<u32>, u32), String> {
+        let mut windows = 0;
+        bracketed(&mut Speeds(speeds.to_vec()), 0, None, || {
+            windows += 1;
+            Ok(windows)
+        })
+        .map(|window| {
+            let last = window.found;
+            (window, last)
+        })
+    }
+
+    #[test]
+    fn windows_in_which_the_speed_moved_are_repeated() {
+        let (still, windows) = measured(&[10.0, 10.2]).unwrap();
+        assert_eq!((still.repeated, still.moved, windows), (0, false, 1));
+        assert_eq!(still.speed, 10.2);
+        let (moved, windows) = measured(&[10.0, 5.0, 10.0, 9.8]).unwrap();
+        assert_eq!((moved.repeated, moved.moved, windows), (2, false, 3));
+        // Bounded, and said.
+        let (moving, windows) = measured(&[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]).unwrap();
+        assert_eq!((moving.repeated, moving.moved, windows), (REPEATS, true, REPEATS + 1));
+        assert!(measured(&[1.0]).is_err());
+    }
+
+    #[test]
+    fn memory_counts_too() {
+        let reading = |additions, memory_ns| Reading { additions, memory_ns };
+        assert!(reading(1.0, 80.0).distance(&reading(1.0, 90.0)) > STILL);
+        assert!(reading(1.0, 90.0).distance(&reading(1.0, 80.0)) > STILL);
+        assert!(reading(1.0, 80.0).distance(&reading(1.01, 81.0)) < STILL);
+    }
+
+    /// The process is halted during looks only.
+    #[test]
+    fn the_switch_stands_still_while_the_probe_runs() {
+        fn state(process: u32) -> char {
+            let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+            text.rsplit(") ").next().unwrap().chars().next().unwrap()
+        }
+        struct Looks(u32);
+        impl Probe for Looks {
+            fn look(&mut self, _: usize) -> Result<Reading, String> {
+                for _ in 0..100 {
+                    if state(self.0) == 'T' {
+                        return Ok(Reading { additions: 1.0, memory_ns: 1.0 });
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(format!("it is in state {}", state(self.0)))
+            }
+
+            fn cycles_per_second(&self) -> f64 {
+                1e9
+            }
+        }
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = child.id();
+        let window = bracketed(&mut Looks(process), 0, Some(process), || Ok(state(process)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_ne!(window.unwrap().found, 'T');
+    }
+}
