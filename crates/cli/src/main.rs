@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use cli::{keep, output, predict, steer, top, up};
+use cli::{keep, lab, output, predict, steer, top, up};
 use std::io::IsTerminal;
 
 /// Runs and watches the Sluice virtual switch.
@@ -35,6 +35,8 @@ enum Command {
     Predict(Box<predict::PredictOptions>),
     /// Steer packets of a kernel interface to the core that suits them.
     Steer(steer::SteerOptions),
+    /// Measure switches on this machine: the papers' experiments, and experiments of one's own.
+    Lab(lab::LabOptions),
 }
 
 fn main() -> std::process::ExitCode {
@@ -49,6 +51,7 @@ fn main() -> std::process::ExitCode {
         Command::Top(options) => top::run(&options),
         Command::Predict(options) => predict::run(&options),
         Command::Steer(options) => steer::run(&options),
+        Command::Lab(options) => lab::run(&options),
     };
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -8,8 +8,41 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+/// An experiment's file, by its name.
+macro_rules! embed {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../experiments/", $name)))
+    };
+}
+
 /// The experiments that the binary has, by file name.
-const EMBEDDED: &[(&str, &str)] = &[("a4.yaml", include_str!("../experiments/a4.yaml"))];
+const EMBEDDED: &[(&str, &str)] = &[
+    embed!("a4.yaml"),
+    embed!("c1.yaml"),
+    embed!("c2.yaml"),
+    embed!("c3.yaml"),
+    embed!("c4.yaml"),
+    embed!("c5.yaml"),
+    embed!("c6.yaml"),
+    embed!("c7.yaml"),
+    embed!("c8.yaml"),
+    embed!("c9.yaml"),
+    embed!("c10.yaml"),
+    embed!("c11.yaml"),
+    embed!("d1.yaml"),
+    embed!("d2.yaml"),
+    embed!("d3.yaml"),
+    embed!("d4.yaml"),
+    embed!("d5.yaml"),
+    embed!("d6.yaml"),
+    embed!("d7.yaml"),
+    embed!("d8.yaml"),
+    embed!("d9.yaml"),
+    embed!("d10.yaml"),
+    embed!("d11.yaml"),
+    embed!("d12.yaml"),
+    embed!("d13.yaml"),
+];
 
 /// Most cells of one experiment.
 pub const MOST_CELLS: usize = 10_000;
@@ -179,8 +212,12 @@ impl Experiment {
         }
     }
 
-    /// Every combination of the sweep's values; the last parameter changes fastest.
+    /// Every combination of the sweep's values; the last parameter changes fastest. None where a
+    /// program says which there are.
     pub fn cells(&self, mode: Mode) -> Vec<BTreeMap<String, Value>> {
+        if self.method().is_outside() {
+            return Vec::new();
+        }
         let mut cells = vec![BTreeMap::new()];
         for sweep in &self.sweep {
             let values = sweep.of(mode);
@@ -264,7 +301,16 @@ impl Experiment {
             for (side, pick) in [("left", &expectation.left), ("right", &expectation.right)] {
                 let place = format!("{place}.{side}");
                 known(&format!("{place}.measure"), &pick.measure, &self.measured())?;
-                let subjects: Vec<_> = self.subjects.iter().map(String::as_str).collect();
+                let papers = self
+                    .paper_figures
+                    .iter()
+                    .map(|figure| figure.subject.as_str());
+                let subjects: Vec<_> = self
+                    .subjects
+                    .iter()
+                    .map(String::as_str)
+                    .chain(papers)
+                    .collect();
                 known(&format!("{place}.subject"), &pick.subject, &subjects)?;
                 for name in pick.at.keys() {
                     known(&format!("{place}.at"), name, &parameters)?;
@@ -276,6 +322,17 @@ impl Experiment {
 
     fn check_sweep(&self) -> Result<(), String> {
         unique("sweep", self.sweep.iter().map(|s| &s.parameter.name))?;
+        if self.method().is_outside() {
+            // Its parameters are its own, and so are their values where there are none here.
+            for name in self.settings.keys() {
+                known("settings", name, &["program"])?;
+            }
+            let program = self.settings.contains_key("program");
+            return match (program, self.method() == Method::Program) {
+                (false, true) => Err("settings.program: is missing; the method needs it".into()),
+                _ => Ok(()),
+            };
+        }
         for name in self.settings.keys() {
             known("settings", name, settings::NAMES)?;
         }
@@ -322,7 +379,7 @@ impl Experiment {
         }
         unique("measures", self.measures.iter().map(|m| &m.name))?;
         for measure in &self.measures {
-            if !method.measures().contains(&measure.name.as_str()) {
+            if !method.is_outside() && !method.measures().contains(&measure.name.as_str()) {
                 return Err(format!(
                     "measures: the method {} does not measure {:?}; it measures {}",
                     self.method,
@@ -509,4 +566,206 @@ pub struct Pick {
     /// Where in the sweep.
     #[serde(default)]
     pub at: BTreeMap<String, Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "
+id: own
+title: Sizes
+purpose: To see.
+topology: Two ports.
+method: throughput
+subjects: [sluice, ovs-dpdk]
+sweep:
+  - {name: size, title: Size, unit: bytes, values: [64, 128], quick: [64], full: [64, 65, 66]}
+  - {name: flows, title: Flows, values: [1, 10]}
+settings: {path: p-p, job: stations, size: 1500}
+measures: [{name: rate, title: Rate, unit: Mpps, better: higher}]
+plots: [{title: Rates, kind: line, x: size, y: [rate], series: subject}]
+expect:
+  - text: Small frames are as fast.
+    left: {measure: rate, subject: sluice, at: {size: 64}}
+    is: above
+    factor: 0.9
+    right: {measure: rate, subject: sluice, at: {size: 128}}
+seconds: 3
+rounds: 4
+";
+
+    #[test]
+    fn all_that_there_are_are_embedded_and_right() {
+        let mut files: Vec<_> =
+            std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/experiments"))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+        files.sort();
+        let mut names: Vec<_> = EMBEDDED.iter().map(|(name, _)| name.to_string()).collect();
+        names.sort();
+        assert_eq!(files, names);
+        let all = Experiment::all().unwrap();
+        for experiment in &all {
+            let file = format!("{}.yaml", experiment.id.to_lowercase());
+            assert!(files.contains(&file), "{file}");
+            for mode in [Mode::Quick, Mode::Normal, Mode::Full] {
+                let outside = experiment.method().is_outside();
+                assert_eq!(experiment.cells(mode).is_empty(), outside, "{file}");
+            }
+        }
+        let ids: Vec<_> = all.iter().map(|e| e.id.as_str()).collect();
+        let at = |id| ids.iter().position(|other| *other == id).unwrap();
+        assert!(at("D2") < at("D10") && at("A4") < at("C1"), "{ids:?}");
+    }
+
+    #[test]
+    fn sweeps_become_cells_whose_settings_go_before() {
+        let own = Experiment::parse("own.yaml", OWN).unwrap();
+        let cells = own.cells(Mode::Normal);
+        assert_eq!(cells.len(), 4);
+        assert_eq!(own.cells(Mode::Quick).len(), 2);
+        assert_eq!(own.cells(Mode::Full).len(), 6);
+        assert_eq!(cells[1]["flows"], Value::Number(10.0));
+        let settings = own.settings(&cells[2]).unwrap();
+        assert_eq!((settings.size, settings.flows), (128, 1));
+        assert_eq!((own.rounds(Mode::Quick), own.rounds(Mode::Full)), (3, 9));
+        assert_eq!(
+            (own.seconds(Mode::Quick), own.seconds(Mode::Normal)),
+            (0.5, 3.0)
+        );
+        // Written and read again it is the same.
+        let text = serde_yaml_ng::to_string(&own).unwrap();
+        assert_eq!(Experiment::parse("again", &text).unwrap(), own);
+    }
+
+    #[test]
+    fn errors_name_file_and_field_and_what_there_is() {
+        let cases = [
+            ("title: Sizes", "titel: Sizes", "unknown field `titel`"),
+            ("unit: bytes,", "unt: bytes,", "unknown field `unt`"),
+            ("better: higher", "beter: higher", "unknown field `beter`"),
+            (
+                "better: higher",
+                "better: more",
+                "measures: rate: better: there is no \"more\"; there are \"higher\"",
+            ),
+            ("kind: line", "kin: line", "unknown field `kin`"),
+            (
+                "kind: line",
+                "kind: pie",
+                "plots[0].kind: there is no \"pie\"; there are \"line\", \"bars\"",
+            ),
+            (
+                "x: size",
+                "x: sizes",
+                "plots[0].x: there is no \"sizes\"; there are \"size\", \"flows\"",
+            ),
+            (
+                "method: throughput",
+                "method: guess",
+                "method: there is no \"guess\"; there are throughput, load",
+            ),
+            ("id: own", "id: all", "id: \"all\" is not a name"),
+            ("[sluice, ovs-dpdk]", "[]", "subjects: there is none"),
+            (
+                "[sluice, ovs-dpdk]",
+                "[sluice, sluice]",
+                "subjects: \"sluice\" occurs twice",
+            ),
+            (
+                "values: [64, 128]",
+                "values: [64, 1]",
+                "sweep: values: size: \"1\" is not a whole number within 64",
+            ),
+            (
+                "values: [64, 128]",
+                "values: [[64], 128]",
+                "sweep[0].values[0]: is neither a number nor a word",
+            ),
+            (
+                "name: flows",
+                "name: floes",
+                "sweep: name: there is no \"floes\"; there are \"path\"",
+            ),
+            (
+                "path: p-p",
+                "path: p-q",
+                "settings: path: there is no \"p-q\"; there are p-p",
+            ),
+            (
+                "path: p-p",
+                "pth: p-p",
+                "settings: there is no \"pth\"; there are \"path\"",
+            ),
+            (
+                "measures: [{name: rate",
+                "measures: [{name: rat",
+                "does not measure \"rat\"; it measures rate, gbit",
+            ),
+            (
+                "is: above",
+                "is: over",
+                "expect[0].is: there is no \"over\"; there are \"above\"",
+            ),
+            ("factor: 0.9", "factor: -1", "expect[0].factor"),
+            (
+                "subject: sluice, at: {size: 128}",
+                "subject: vpp, at: {size: 128}",
+                "expect[0].right.subject: there is no \"vpp\"; there are \"sluice\"",
+            ),
+            (
+                "at: {size: 128}",
+                "at: {siz: 128}",
+                "expect[0].right.at: there is no \"siz\"; there are \"size\"",
+            ),
+            ("seconds: 3", "seconds: 0", "seconds: 0 is not within"),
+            (
+                "rounds: 4",
+                "rounds: 1000",
+                "rounds: 1000 is not within 1 and 100",
+            ),
+            ("rounds: 4", "rounds: few", "rounds: invalid type"),
+        ];
+        for (from, to, error) in cases {
+            assert!(OWN.contains(from), "{from}");
+            let found = Experiment::parse("own.yaml", &OWN.replace(from, to))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                found.starts_with("own.yaml: ") && found.contains(error),
+                "{to}: {found}"
+            );
+        }
+    }
+
+    #[test]
+    fn experiments_are_chosen_by_name_and_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("own.yaml");
+        std::fs::write(&file, OWN).unwrap();
+        let own = file.display().to_string();
+        let chosen = Experiment::choose(&["a4".into(), own.clone(), "A4".into()]).unwrap();
+        let ids: Vec<_> = chosen.iter().map(|e| e.id.as_str()).collect();
+        assert_eq!(ids, ["A4", "own"]);
+        assert!(Experiment::choose(&["all".into()]).unwrap().len() > 20);
+        let error = Experiment::choose(&["Z9".into()]).unwrap_err().to_string();
+        assert!(
+            error.contains("no experiment \"Z9\"; there are A"),
+            "{error}"
+        );
+        std::fs::write(&file, OWN.replace("id: own", "id: A4")).unwrap();
+        let error = Experiment::choose(&["A4".into(), own])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("two different experiments with the ID \"A4\""),
+            "{error}"
+        );
+        let error = Experiment::choose(&["no/such.yaml".into()])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("cannot read no/such.yaml"), "{error}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::settings::{JobKind, Order, Settings};
+use crate::subject::{ROUTER, route, station};
 use std::io::{BufWriter, Write};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -21,31 +22,36 @@ pub struct Destination {
     pub port: u16,
 }
 
-/// Where a flow that enters port `from` goes. `to` is the port that it leaves from.
-pub fn destination(job: JobKind, to: u8, flow: u64) -> Destination {
-    let station = |number: u64| {
-        let bytes = (0x0200_0000_0000 + (u64::from(to) << 16) + number).to_be_bytes();
+/// Where a flow goes. `to` is the port that it leaves from.
+pub fn destination(settings: &Settings, to: u16, flow: u64) -> Destination {
+    let ethernet = |number: u64| {
+        let bytes = number.to_be_bytes();
         bytes[2..].try_into().expect("six bytes")
     };
-    let plain = Destination { ethernet: station(0), address: Ipv4Addr::new(10, 0, 0, 2), port: 2048 };
-    match job {
-        JobKind::Stations => Destination { ethernet: station(flow), ..plain },
-        JobKind::Routes => Destination { address: route(flow as u32), ..plain },
+    let plain = Destination {
+        ethernet: ethernet(station(to, 0, 1)),
+        address: Ipv4Addr::from(0x0A01_0000_u32.wrapping_add(flow as u32)),
+        port: 2048,
+    };
+    match settings.job {
+        JobKind::Stations => Destination {
+            ethernet: ethernet(station(to, flow as u32, settings.flows as u32)),
+            address: Ipv4Addr::new(10, 0, 0, 2),
+            ..plain
+        },
+        JobKind::Routes => Destination {
+            ethernet: ethernet(u64::from_str_radix(&ROUTER.replace(':', ""), 16).unwrap_or(0)),
+            address: Ipv4Addr::from(u32::from(route(flow as u32)) + 1),
+            ..plain
+        },
+        // 64 ports of each address, as rules of services have.
         JobKind::Rules => Destination {
             address: Ipv4Addr::from(0x0A01_0000 + (flow >> 6) as u32),
             port: 2048 + (flow & 63) as u16,
             ..plain
         },
-        JobKind::Cross | JobKind::Copies => Destination {
-            address: Ipv4Addr::from(0x0A01_0000 + flow as u32),
-            ..plain
-        },
+        JobKind::Cross | JobKind::Copies => plain,
     }
-}
-
-/// The first host of the n-th route.
-pub fn route(number: u32) -> Ipv4Addr {
-    Ipv4Addr::from(0x0B00_0000_u32.wrapping_add(number << 8) + 1)
 }
 
 /// A UDP frame without its check sequence. `length` is 60 or more.
@@ -62,8 +68,10 @@ pub fn frame(length: usize, to: &Destination, source_port: u16) -> Vec<u8> {
     header[9] = 17;
     header[12..16].copy_from_slice(&[10, 0, 0, 1]);
     header[16..20].copy_from_slice(&to.address.octets());
-    let mut sum: u32 =
-        header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let mut sum: u32 = header
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
     while sum >> 16 != 0 {
         sum = (sum & 0xFFFF) + (sum >> 16);
     }
@@ -79,9 +87,12 @@ pub fn frame(length: usize, to: &Destination, source_port: u16) -> Vec<u8> {
 }
 
 /// Writes the capture of a cell into a directory, if it is not there, and returns its path, which is
-/// the same for the same frames. `to` is the port that they leave from, 1 to 255.
-pub fn capture(directory: &Path, settings: &Settings, to: u8) -> Result<PathBuf, Error> {
-    let count = settings.flows.max(LEAST_FRAMES).next_multiple_of(settings.flows);
+/// the same for the same frames. `to` is the port that they leave from.
+pub fn capture(directory: &Path, settings: &Settings, to: u16) -> Result<PathBuf, Error> {
+    let count = settings
+        .flows
+        .max(LEAST_FRAMES)
+        .next_multiple_of(settings.flows);
     let name = format!(
         "{:?}-{:?}-{}-flows-{}-bytes-to-{to}.pcap",
         settings.job, settings.order, settings.flows, settings.size
@@ -96,17 +107,10 @@ pub fn capture(directory: &Path, settings: &Settings, to: u8) -> Result<PathBuf,
     }
     let length = usize::from(settings.size) - 4;
     let frames = flows.iter().map(|flow| {
-        let to = destination(settings.job, to, *flow);
+        let to = destination(settings, to, *flow);
         frame(length, &to, 1024 + (flow & 0x3FFF) as u16)
     });
     write(&path, frames).map_err(|error| Error::file("write", &path, error))?;
-    Ok(path)
-}
-
-/// A capture without frames.
-pub fn nothing(directory: &Path) -> Result<PathBuf, Error> {
-    let path = directory.join("nothing.pcap");
-    write(&path, std::iter::empty()).map_err(|error| Error::file("write", &path, error))?;
     Ok(path)
 }
 
@@ -160,12 +164,19 @@ mod tests {
     /// The header of RFC 1071's arithmetic sums to all ones.
     #[test]
     fn frames_are_whole() {
-        let to = destination(JobKind::Stations, 2, 258);
+        let settings = Settings {
+            job: JobKind::Stations,
+            flows: 1000,
+            ..Settings::default()
+        };
+        let to = destination(&settings, 2, 258);
         let frame = frame(60, &to, 1024);
         assert_eq!(frame.len(), 60);
         assert_eq!(frame[..6], [2, 0, 0, 2, 1, 2]);
-        let mut sum: u32 =
-            frame[14..34].chunks(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
+        let mut sum: u32 = frame[14..34]
+            .chunks(2)
+            .map(|p| u32::from(u16::from_be_bytes([p[0], p[1]])))
+            .sum();
         sum = (sum & 0xFFFF) + (sum >> 16);
         assert_eq!(sum, 0xFFFF);
         assert_eq!(u16::from_be_bytes([frame[16], frame[17]]), 46);
@@ -175,13 +186,23 @@ mod tests {
     #[test]
     fn captures_have_all_flows() {
         let directory = tempfile::tempdir().unwrap();
-        for (flows, order) in [(1, Order::InTurn), (100, Order::InTurn), (1000, Order::Zipf)] {
-            let settings =
-                Settings { flows, order, job: JobKind::Stations, ..Settings::default() };
+        for (flows, order) in [
+            (1, Order::InTurn),
+            (100, Order::InTurn),
+            (1000, Order::Zipf),
+        ] {
+            let settings = Settings {
+                flows,
+                order,
+                job: JobKind::Stations,
+                ..Settings::default()
+            };
             let path = capture(directory.path(), &settings, 2).unwrap();
             let bytes = std::fs::read(&path).unwrap();
             let frames: Vec<_> = bytes[24..].chunks(76).collect();
-            assert!(frames.len() as u64 >= LEAST_FRAMES && (frames.len() as u64).is_multiple_of(flows));
+            assert!(
+                frames.len() as u64 >= LEAST_FRAMES && (frames.len() as u64).is_multiple_of(flows)
+            );
             let mut seen: Vec<_> = frames.iter().map(|f| &f[16..22]).collect();
             seen.sort();
             seen.dedup();
@@ -192,7 +213,5 @@ mod tests {
             }
             assert_eq!(capture(directory.path(), &settings, 2).unwrap(), path);
         }
-        let empty = nothing(directory.path()).unwrap();
-        assert_eq!(std::fs::read(empty).unwrap().len(), 24);
     }
 }

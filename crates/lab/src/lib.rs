@@ -4,6 +4,8 @@
 //! papers found. [`run`](mod@run) sets [subjects](subject) up, measures cell by cell by a
 //! [method](methods), and writes [results](results) as JSON; `report` makes one HTML file of them.
 
+pub mod advice;
+pub mod clock;
 pub mod compare;
 pub mod error;
 pub mod experiment;
@@ -12,6 +14,7 @@ pub mod frames;
 pub mod generator;
 pub mod journal;
 pub mod lines;
+pub mod machine;
 pub mod methods;
 pub mod program;
 pub mod results;

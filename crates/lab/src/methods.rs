@@ -187,9 +187,13 @@ pub enum Method {
     Soak,
     /// From a rule's change to the first packet that obeys.
     FlowSetup,
+    /// A program of the lab's measures, and prints cells ([`program`](crate::program)).
+    Program,
+    /// A simulation ([`simulation`](crate::simulation)).
+    Simulation,
 }
 
-const METHODS: [(&str, Method); 11] = [
+const METHODS: [(&str, Method); 13] = [
     ("throughput", Method::Throughput),
     ("load", Method::Load),
     ("rfc2544-throughput", Method::Rfc2544Throughput),
@@ -201,6 +205,8 @@ const METHODS: [(&str, Method); 11] = [
     ("tst009", Method::Tst009),
     ("soak", Method::Soak),
     ("flow-setup", Method::FlowSetup),
+    ("program", Method::Program),
+    ("simulation", Method::Simulation),
 ];
 
 /// What trials that are described in full say.
@@ -238,7 +244,13 @@ impl Method {
         found.expect("all are named").0
     }
 
-    /// Measures that it can fill. (Latency is absent where frames carry no stamps.)
+    /// Whether cells come from outside, and not from trials.
+    pub fn is_outside(self) -> bool {
+        matches!(self, Method::Program | Method::Simulation)
+    }
+
+    /// Measures that it can fill. (Latency is absent where frames carry no stamps.) What comes from
+    /// outside has its own.
     pub fn measures(self) -> &'static [&'static str] {
         match self {
             Method::Throughput => &["rate", "gbit", "cycles", "offered", "loss"],
@@ -252,6 +264,7 @@ impl Method {
             Method::MlrSearch => &["ndr", "pdr", "ndr_low", "pdr_low", "trials", "searched"],
             Method::Soak => &["rate", "least", "loss", "worst_loss", "p99", "max", "drift"],
             Method::FlowSetup => &["setup", "setup_p99", "barrier", "barrier_p99", "changes"],
+            Method::Program | Method::Simulation => &[],
         }
     }
 
@@ -271,7 +284,8 @@ impl Method {
             Method::Recovery => 11.0,
             Method::MlrSearch => 20.0,
             Method::Tst009 => 12.0,
-            Method::Soak => soak::SLICES as f64,
+            Method::Soak => f64::from(soak::SLICES),
+            Method::Program | Method::Simulation => 0.0,
         }
     }
 
@@ -290,6 +304,7 @@ impl Method {
             Method::Tst009 => tst009::measure(&mut trial, limits),
             Method::Soak => soak::measure(&mut trial, limits),
             Method::FlowSetup => flow_setup::measure(&mut trial, limits),
+            Method::Program | Method::Simulation => Err("is measured outside".into()),
         }?;
         found.trials = trial.count;
         Ok(found)
@@ -349,7 +364,7 @@ mod tests {
         for (name, method) in METHODS {
             assert_eq!(Method::by_name(name), Some(method));
             assert_eq!(method.name(), name);
-            if method == Method::FlowSetup {
+            if method == Method::FlowSetup || method.is_outside() {
                 continue;
             }
             let limits = Limits {

@@ -106,7 +106,12 @@ pub fn bracketed<T>(
         let after = look()?;
         let moved = before.distance(&after) > STILL;
         if !moved || repeated == REPEATS {
-            return Ok(Window { found, repeated, moved, speed: after.additions });
+            return Ok(Window {
+                found,
+                repeated,
+                moved,
+                speed: after.additions,
+            });
         }
         repeated += 1;
         before = after;
@@ -123,7 +128,10 @@ mod tests {
         fn look(&mut self, _: usize) -> Result<Reading, String> {
             match self.0.is_empty() {
                 true => Err("out of speeds".into()),
-                false => Ok(Reading { additions: self.0.remove(0), memory_ns: 80.0 }),
+                false => Ok(Reading {
+                    additions: self.0.remove(0),
+                    memory_ns: 80.0,
+                }),
             }
         }
 
@@ -153,13 +161,19 @@ mod tests {
         assert_eq!((moved.repeated, moved.moved, windows), (2, false, 3));
         // Bounded, and said.
         let (moving, windows) = measured(&[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]).unwrap();
-        assert_eq!((moving.repeated, moving.moved, windows), (REPEATS, true, REPEATS + 1));
+        assert_eq!(
+            (moving.repeated, moving.moved, windows),
+            (REPEATS, true, REPEATS + 1)
+        );
         assert!(measured(&[1.0]).is_err());
     }
 
     #[test]
     fn memory_counts_too() {
-        let reading = |additions, memory_ns| Reading { additions, memory_ns };
+        let reading = |additions, memory_ns| Reading {
+            additions,
+            memory_ns,
+        };
         assert!(reading(1.0, 80.0).distance(&reading(1.0, 90.0)) > STILL);
         assert!(reading(1.0, 90.0).distance(&reading(1.0, 80.0)) > STILL);
         assert!(reading(1.0, 80.0).distance(&reading(1.01, 81.0)) < STILL);
@@ -177,7 +191,10 @@ mod tests {
             fn look(&mut self, _: usize) -> Result<Reading, String> {
                 for _ in 0..100 {
                     if state(self.0) == 'T' {
-                        return Ok(Reading { additions: 1.0, memory_ns: 1.0 });
+                        return Ok(Reading {
+                            additions: 1.0,
+                            memory_ns: 1.0,
+                        });
                     }
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -188,7 +205,10 @@ mod tests {
                 1e9
             }
         }
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let process = child.id();
         let window = bracketed(&mut Looks(process), 0, Some(process), || Ok(state(process)));
         child.kill().unwrap();

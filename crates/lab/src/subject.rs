@@ -76,7 +76,7 @@ pub enum Port {
     /// Frames come from a capture file in memory, again and again, as fast as they are taken; what
     /// is sent is dropped. A physical port whose wire is never the limit.
     Memory {
-        /// The capture.
+        /// The capture; an empty path: none, the port only takes what is sent.
         frames: PathBuf,
     },
     /// A guest's interface: vhost-user for switches in user space, a TAP for the kernel's.
@@ -106,6 +106,14 @@ pub enum End {
         /// The interface.
         name: String,
     },
+    /// A persistent TAP in a namespace, whose file (`/dev/net/tun`) the generator opens: DPDK's
+    /// `net_tap0,iface=NAME` does. It has several queues.
+    Tap {
+        /// The namespace, as `ip netns` names it.
+        namespace: String,
+        /// The TAP.
+        name: String,
+    },
 }
 
 /// What a switch does with packets.
@@ -116,9 +124,10 @@ pub enum Job {
     /// Frames from each port go to these, in order: copies where there are several.
     To(Vec<(u16, Vec<u16>)>),
     /// Frames go by their destination address (learned or set): this many addresses behind each
-    /// port, from 02:00:00:<port>:00:00 upwards.
+    /// port, from 02:00:00:<port>:00:00 upwards ([`station`]).
     Stations(u32),
-    /// Frames are routed by this many IPv4 prefixes behind the second port.
+    /// Frames are routed by this many IPv4 prefixes behind the second port ([`route`]). Frames to
+    /// be routed are addressed to [`ROUTER`].
     Routes(u32),
     /// OpenFlow rules as `ovs-ofctl add-flows` takes them, and groups.
     Rules {
@@ -127,6 +136,31 @@ pub enum Job {
         /// Groups.
         groups: Vec<String>,
     },
+}
+
+/// The most addresses behind a port.
+pub const MOST_STATIONS: u32 = 1_000_000;
+
+/// The most prefixes: those below 127.0.0.0.
+pub const MOST_ROUTES: u32 = (127 - 11) << 16;
+
+/// The Ethernet address to which frames are sent that are to be routed.
+pub const ROUTER: &str = "02:00:00:00:00:02";
+
+/// The Ethernet address of a station, as a number, counted from 0, behind a port.
+///
+/// Up to 65,536 stations are numbered in the last two bytes and the port is the fourth; where there
+/// are more, so that this has no room, the port is the third and they are numbered in the last
+/// three.
+pub fn station(port: u16, number: u32, of: u32) -> u64 {
+    let shift = if of <= 1 << 16 { 16 } else { 24 };
+    (0x0200_0000_0000 | u64::from(port) << shift) + u64::from(number)
+}
+
+/// The network of a route of [`Job::Routes`], counted from 0: 11.0.0.0, 11.0.1.0 and so on, each
+/// with 24 bits.
+pub fn route(number: u32) -> std::net::Ipv4Addr {
+    std::net::Ipv4Addr::from_bits((11 << 24) + (number << 8))
 }
 
 /// A port's counters.

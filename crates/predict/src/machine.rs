@@ -160,6 +160,11 @@ impl Watch {
         cycles().wrapping_sub(start) as f64
     }
 
+    /// Returns the readings so far, in order, and forgets them.
+    pub fn take(&mut self) -> Vec<Reading> {
+        std::mem::take(&mut self.readings)
+    }
+
     /// Returns the readings, in order.
     pub fn into_readings(self) -> Vec<Reading> {
         self.readings

@@ -1,0 +1,342 @@
+//! `sluice lab`: the papers' experiments on this machine. The crate `lab` does the work.
+
+use crate::output::{errln, out, outln};
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use lab::compare::compare;
+use lab::experiment::{Experiment, Mode};
+use lab::generator::Own;
+use lab::machine::{self, Host};
+use lab::place::{self, OwnPlace};
+use lab::results::{Results, State};
+use lab::run::{self, Hands, Options};
+use lab::speed::{Probe, Reading};
+use predict::machine::{Machine, Watch};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Readings of a look at the machine, of about a millisecond each.
+const READINGS: usize = 30;
+/// How long an ended run has to put away what it made.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What to do.
+#[derive(Args)]
+pub struct LabOptions {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the experiments, what they need, and about how long they take.
+    List(ListOptions),
+    /// Run experiments and write results.json and report.html.
+    Run(Box<RunOptions>),
+    /// Say what changed beyond noise from one run to another. Ends with 2 if something is worse.
+    Compare(CompareOptions),
+    /// Write report.html of a run again.
+    Report(ReportOptions),
+    /// Remove what runs left behind that were killed: processes, namespaces, huge pages, files.
+    Clean,
+}
+
+#[derive(Args)]
+struct ListOptions {
+    /// Also the cells of these experiments
+    #[arg(value_name = "ID|FILE.yaml")]
+    experiments: Vec<String>,
+    /// Cells and times of --quick runs
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// Cells and times of --full runs
+    #[arg(long)]
+    full: bool,
+}
+
+#[derive(Args)]
+struct RunOptions {
+    /// Experiments: their IDs, all, or files of one's own
+    #[arg(value_name = "ID|all|FILE.yaml", required = true)]
+    experiments: Vec<String>,
+    /// Where results go [default: lab-DATE-TIME]
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Few values, short windows
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// All values, long windows, many rounds
+    #[arg(long)]
+    full: bool,
+    /// Only this switch; may be repeated
+    #[arg(long = "subject", value_name = "ID")]
+    subjects: Vec<String>,
+    /// Go on with the run in --output that was ended
+    #[arg(long, requires = "output")]
+    resume: bool,
+    /// Windows of each cell
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Seconds of a window
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Cores to use, workers' first [default: all, the last one first]
+    #[arg(long = "core", value_name = "N", num_args = 1..)]
+    cores: Vec<usize>,
+    /// Earlier results to compare with in the report
+    #[arg(long, value_name = "DIR")]
+    earlier: Option<PathBuf>,
+    /// Sluice's daemon [default: beside this command]
+    #[arg(long, value_name = "COMMAND")]
+    sluiced: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct CompareOptions {
+    /// The earlier results: a directory or results.json
+    before: PathBuf,
+    /// The later ones
+    now: PathBuf,
+}
+
+#[derive(Args)]
+struct ReportOptions {
+    /// The results: a directory
+    directory: PathBuf,
+    /// Earlier results to compare with
+    #[arg(long, value_name = "DIR")]
+    earlier: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number from 0.01 to 86400 is meant".into()),
+    }
+}
+
+fn mode(quick: bool, full: bool) -> Mode {
+    match (quick, full) {
+        (true, _) => Mode::Quick,
+        (_, true) => Mode::Full,
+        _ => Mode::Normal,
+    }
+}
+
+/// Carries a command out.
+pub fn run(options: &LabOptions) -> Result<()> {
+    match &options.command {
+        Command::List(options) => list(options),
+        Command::Run(options) => run_experiments(options),
+        Command::Compare(options) => {
+            let (before, now) = (Results::read(&options.before)?, Results::read(&options.now)?);
+            let comparison = compare(&before, &now);
+            out!("{}", comparison.text());
+            if comparison.count(lab::compare::Way::Worse) > 0 {
+                std::process::exit(2);
+            }
+            Ok(())
+        }
+        Command::Report(options) => {
+            let results = Results::read(&options.directory)?;
+            let earlier = options.earlier.as_deref().map(Results::read).transpose()?;
+            report(&options.directory, &results, earlier.as_ref())
+        }
+        Command::Clean => clean(),
+    }
+}
+
+/// Options for estimates.
+fn planned(mode: Mode) -> Options {
+    Options {
+        output: PathBuf::new(),
+        mode,
+        subjects: Vec::new(),
+        resume: false,
+        rounds: None,
+        seconds: None,
+        cores: vec![0],
+        command: String::new(),
+        version: String::new(),
+    }
+}
+
+fn list(options: &ListOptions) -> Result<()> {
+    if !options.experiments.is_empty() {
+        let mode = mode(options.quick, options.full);
+        for experiment in Experiment::choose(&options.experiments)? {
+            print_cells(&experiment, &planned(mode));
+        }
+        return Ok(());
+    }
+    outln!("{:<6} {:<52} {:>7} {:>8}  measures", "id", "title", "quick", "normal");
+    let mut totals = [0.0; 2];
+    for experiment in Experiment::all()? {
+        let both = [Mode::Quick, Mode::Normal].map(|mode| run::estimate(&experiment, &planned(mode)));
+        totals = [totals[0] + both[0], totals[1] + both[1]];
+        outln!(
+            "{:<6} {:<52} {:>6.0}s {:>7.0}s  {}",
+            experiment.id,
+            experiment.title,
+            both[0],
+            both[1],
+            experiment.subjects.join(" ")
+        );
+    }
+    outln!("{:<59} {:>6.0}s {:>7.0}s", "all, with all switches", totals[0], totals[1]);
+    outln!("Needs root, huge pages, and what it measures: a switch that is missing is left out.");
+    Ok(())
+}
+
+/// The cells of an experiment, one by one, with the seconds that they take in all rounds.
+fn print_cells(experiment: &Experiment, options: &Options) {
+    outln!(
+        "{}: {}, about {:.0} s",
+        experiment.id,
+        experiment.title,
+        run::estimate(experiment, options)
+    );
+    if experiment.method().is_outside() {
+        outln!("  (a program says which cells there are)");
+    }
+    let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+    for at in experiment.cells(options.mode) {
+        let words: Vec<_> = at.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let seconds = f64::from(rounds) * run::window(experiment, options);
+        for subject in &experiment.subjects {
+            if options.subjects.is_empty() || options.subjects.contains(subject) {
+                outln!("  {seconds:>5.0} s  {subject:<14} {}", words.join(" "));
+            }
+        }
+    }
+}
+
+/// The machine's speed, by what `sluice predict` looks at.
+#[derive(Default)]
+struct Look {
+    /// The last core, and its watch: that has 32 MB to load from.
+    watch: Option<(usize, Watch)>,
+}
+
+impl Probe for Look {
+    fn look(&mut self, core: usize) -> Result<Reading, String> {
+        let mut watch = match self.watch.take() {
+            Some((of, watch)) if of == core => watch,
+            _ => Watch::new(Some(core)),
+        };
+        for _ in 0..READINGS {
+            watch.look().map_err(|error| error.to_string())?;
+        }
+        let machine = Machine::of(&watch.take());
+        self.watch = Some((core, watch));
+        Ok(Reading {
+            additions: machine.additions.median,
+            memory_ns: machine.memory_ns.median,
+        })
+    }
+
+    fn cycles_per_second(&self) -> f64 {
+        datapath::clock::cycles_per_second() as f64
+    }
+}
+
+fn run_experiments(asked: &RunOptions) -> Result<()> {
+    let experiments = Experiment::choose(&asked.experiments)?;
+    let allowed = lab::subjects::allowed_cores();
+    if let Some(core) = asked.cores.iter().find(|core| !allowed.contains(core)) {
+        bail!("--core {core}: there are {allowed:?}");
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let output = match &asked.output {
+        Some(output) => output.clone(),
+        None => PathBuf::from(format!("lab-{}", lab::clock::now().replace([':', 'Z'], ""))),
+    };
+    let options = Options {
+        output,
+        mode: mode(asked.quick, asked.full),
+        subjects: asked.subjects.clone(),
+        resume: asked.resume,
+        rounds: asked.rounds,
+        seconds: asked.seconds,
+        cores: match asked.cores.is_empty() {
+            true => allowed.iter().rev().copied().collect(),
+            false => asked.cores.clone(),
+        },
+        command: format!("sluice {}", words.join(" ")),
+        version: env!("CARGO_PKG_VERSION").into(),
+    };
+    let earlier = asked.earlier.as_deref().map(Results::read).transpose()?;
+    if options.mode == Mode::Quick {
+        experiments.iter().for_each(|experiment| print_cells(experiment, &options));
+    }
+    place::heed_signals(GRACE)?;
+    let place = OwnPlace::make()?;
+    let subjects = lab::subjects::all(asked.sluiced.as_deref());
+    let (host, mut look) = (Host::default(), Look::default());
+    let before = host.ticks();
+    let cores = options.cores.clone();
+    let results = run::run(
+        &experiments,
+        &options,
+        Hands {
+            subjects: &subjects,
+            place: &place,
+            generator: &mut Own {
+                program: std::env::current_exe().context("own path")?,
+                directory: place.directory.clone(),
+                mark: (place::MARK.into(), place.prefix.clone()),
+                count: 0,
+            },
+            probe: &mut look,
+            stop: &|| place::interrupted().is_some(),
+            progress: &mut |line| errln!("{line}"),
+            machine: &mut |probe| {
+                let measured = machine::measure(probe, cores[0]);
+                let mhz = probe.cycles_per_second() / 1e6;
+                host.describe(&cores, before, mhz, &measured)
+            },
+            host: &host,
+        },
+    )?;
+    for experiment in &results.experiments {
+        match &experiment.state {
+            State::Done => {}
+            State::Interrupted => errln!("{}: was ended before it was done", experiment.id),
+            State::Failed(why) => errln!("{}: {why}", experiment.id),
+        }
+    }
+    report(&options.output, &results, earlier.as_ref())?;
+    outln!("{}", options.output.display());
+    place.remove()?;
+    if results.made.interrupted {
+        bail!(
+            "the run was ended; sluice {} --resume goes on with it",
+            words.join(" ")
+        );
+    }
+    Ok(())
+}
+
+/// Writes report.html.
+fn report(
+    directory: &std::path::Path,
+    results: &Results,
+    earlier: Option<&Results>,
+) -> Result<()> {
+    let path = directory.join("report.html");
+    let html = lab::report::html(results, earlier);
+    std::fs::write(&path, html).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn clean() -> Result<()> {
+    let cleaned = place::clean()?;
+    cleaned.removed.iter().for_each(|what| outln!("removed {what}"));
+    cleaned.living.iter().for_each(|what| outln!("left alone, since it runs: {what}"));
+    if !cleaned.failed.is_empty() {
+        bail!("{}", cleaned.failed.join("; "));
+    }
+    if cleaned.removed.is_empty() {
+        outln!("nothing was left behind");
+    }
+    Ok(())
+}

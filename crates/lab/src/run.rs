@@ -1,0 +1,1030 @@
+//! Runs experiments: cell by cell, in rounds.
+//!
+//! Each round visits every cell with every subject, so that windows of one cell are far apart and a
+//! slow minute of the machine's hits all subjects. A visit starts a switch once for the cells that
+//! need the same ports. Each window is written to the [journal](crate::journal) before the next
+//! begins; a cell that cannot be measured is recorded with its reason, and the run goes on.
+
+use crate::Error;
+use crate::experiment::{Experiment, Mode};
+use crate::findings;
+use crate::generator::Generate;
+use crate::journal::{Entry, Header, Journal, Window};
+use crate::advice;
+use crate::lines::{self, Line};
+use crate::machine::Host;
+use crate::methods::{Limits, Method};
+use crate::program;
+use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value};
+use crate::settings::Settings;
+use crate::simulation;
+use crate::speed::{self, Probe};
+use crate::statistics;
+use crate::subject::{Place, Running, Subject};
+use crate::trial::{self, Live, Physical, Setup};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// About how long a switch takes to start and to stop, seconds.
+const START: f64 = 3.0;
+/// What a trial takes beside its seconds: settling, and the generator's start.
+const TRIAL: f64 = 1.0;
+/// About how long a round of a program's experiment takes, seconds.
+const PROGRAM: f64 = 40.0;
+/// After so many starts that failed a subject is not started again for the same cells.
+const FAILURES: u32 = 2;
+/// Longest time of a program, for each round.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(1800);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where results go.
+    pub output: PathBuf,
+    /// How thoroughly.
+    pub mode: Mode,
+    /// Only these subjects; all if empty.
+    pub subjects: Vec<String>,
+    /// Whether to go on with a run that was ended.
+    pub resume: bool,
+    /// Windows of each cell; absent: as the experiments and the mode say.
+    pub rounds: Option<u32>,
+    /// Seconds of a window, likewise.
+    pub seconds: Option<f64>,
+    /// Cores that the run may use, workers' first.
+    pub cores: Vec<usize>,
+    /// The command line, for the report.
+    pub command: String,
+    /// The version, for the report.
+    pub version: String,
+}
+
+/// What the run works with.
+pub struct Hands<'a> {
+    /// Switches that can be set up.
+    pub subjects: &'a [Box<dyn Subject>],
+    /// Where they are set up.
+    pub place: &'a Place,
+    /// Starts generators.
+    pub generator: &'a mut dyn Generate,
+    /// Looks how fast the machine is.
+    pub probe: &'a mut dyn Probe,
+    /// Whether the run is to end. Looked at often.
+    pub stop: &'a dyn Fn() -> bool,
+    /// Gets lines about progress.
+    pub progress: &'a mut dyn FnMut(&str),
+    /// Describes the machine, when all has been measured.
+    pub machine: &'a mut dyn FnMut(&mut dyn Probe) -> results::Machine,
+    /// What the kernel says of the host.
+    pub host: &'a Host,
+}
+
+/// Cells of a subject that need the same ports.
+struct Group<'e> {
+    experiment: &'e Experiment,
+    subject: &'e str,
+    /// Index of the subject among those that can be set up.
+    number: usize,
+    cells: Vec<(BTreeMap<String, Value>, Settings, Setup)>,
+    /// Starts that failed one after the other.
+    failures: u32,
+}
+
+/// What is known so far.
+#[derive(Default)]
+struct Known {
+    windows: Vec<Window>,
+    lines: Vec<(String, Line)>,
+    done: BTreeMap<String, (f64, Option<String>)>,
+    /// Why cells have not been tried: experiment, subject, cell.
+    cannot: Vec<(String, String, BTreeMap<String, Value>, String)>,
+    /// What stood for physical ports, by experiment and subject.
+    physical: BTreeMap<String, BTreeMap<&'static str, BTreeSet<String>>>,
+}
+
+/// Runs experiments, and writes their results.
+pub fn run(
+    experiments: &[Experiment],
+    options: &Options,
+    mut hands: Hands<'_>,
+) -> Result<Results, Error> {
+    let began = Instant::now();
+    check(experiments, options, &hands)?;
+    let header = Header {
+        mode: options.mode.name().into(),
+        began: crate::clock::now(),
+        experiments: experiments
+            .iter()
+            .map(|e| {
+                let text = serde_json::to_string(e).expect("it has text as keys only");
+                (e.id.clone(), text)
+            })
+            .collect(),
+        subjects: options.subjects.clone(),
+        rounds: options.rounds,
+        seconds: options.seconds,
+        cores: options.cores.clone(),
+    };
+    let (mut journal, entries) = Journal::open(&options.output, header, options.resume)?;
+    let mut known = Known::default();
+    let mut started = String::new();
+    for entry in entries {
+        match entry {
+            Entry::Run(header) => started = header.began,
+            Entry::Window(window) => known.windows.push(*window),
+            Entry::Line { experiment, line } => known.lines.push((experiment, line)),
+            Entry::Done {
+                experiment,
+                seconds,
+                failed,
+            } => {
+                known.done.insert(experiment, (seconds, failed));
+            }
+        }
+    }
+    // What a program printed before it was ended is measured again with the rest of it.
+    known
+        .lines
+        .retain(|(experiment, _)| known.done.contains_key(experiment));
+    let versions = versions(experiments, options, &hands);
+    let mut clock = TimeLeft::new(experiments, options);
+    let mut results = Results {
+        schema: SCHEMA,
+        made: Made {
+            version: options.version.clone(),
+            command: options.command.clone(),
+            mode: options.mode.name().into(),
+            began: started,
+            interrupted: true,
+            ..Made::default()
+        },
+        subjects: versions.clone(),
+        ..Results::default()
+    };
+    let sum_up = |results: &mut Results, known: &Known, seconds: f64| {
+        results.made.seconds = seconds;
+        results.made.repeated = known.windows.iter().map(|w| w.repeated).sum();
+        results.machine.speeds = speeds(&known.windows);
+    };
+    for experiment in experiments {
+        if (hands.stop)() {
+            break;
+        }
+        if experiment.method().is_outside() {
+            outside(
+                experiment,
+                options,
+                &mut hands,
+                &mut journal,
+                &mut known,
+                &mut clock,
+            )?;
+        } else {
+            trials(
+                experiment,
+                options,
+                &versions,
+                &mut hands,
+                &mut journal,
+                &mut known,
+                &mut clock,
+            )?;
+        }
+        let stopped = (hands.stop)();
+        results
+            .experiments
+            .push(assemble(experiment, options, &versions, &known, stopped));
+        sum_up(&mut results, &known, began.elapsed().as_secs_f64());
+        results.write(&options.output)?;
+    }
+    let stopped = (hands.stop)();
+    results.machine = (hands.machine)(hands.probe);
+    results.made.interrupted = stopped;
+    let advice = advice::experiment(hands.host, &results);
+    results.experiments.insert(0, advice);
+    sum_up(&mut results, &known, began.elapsed().as_secs_f64());
+    results.write(&options.output)?;
+    Ok(results)
+}
+
+/// Says what is wrong before anything is started.
+fn check(experiments: &[Experiment], options: &Options, hands: &Hands<'_>) -> Result<(), Error> {
+    if experiments.is_empty() {
+        return Err(Error::Run("there is no experiment to run".into()));
+    }
+    if options.cores.is_empty() {
+        return Err(Error::Run("there is no core to run on".into()));
+    }
+    let mut there: BTreeSet<&str> = hands.subjects.iter().map(|s| s.id()).collect();
+    there.extend(
+        experiments
+            .iter()
+            .flat_map(|e| e.subjects.iter().map(String::as_str)),
+    );
+    for subject in &options.subjects {
+        if !there.contains(subject.as_str()) {
+            let names: Vec<_> = there.into_iter().collect();
+            return Err(Error::Unknown(format!(
+                "there is no subject {subject:?}; there are {}",
+                names.join(", ")
+            )));
+        }
+        if !experiments.iter().any(|e| e.subjects.contains(subject)) {
+            return Err(Error::Unknown(format!(
+                "no experiment measures the subject {subject:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a subject is measured in this run.
+fn wanted(options: &Options, subject: &str) -> bool {
+    options.subjects.is_empty() || options.subjects.iter().any(|s| s == subject)
+}
+
+/// The subjects of all experiments, with versions, or why they cannot be measured.
+fn versions(
+    experiments: &[Experiment],
+    options: &Options,
+    hands: &Hands<'_>,
+) -> Vec<results::Subject> {
+    let mut ids: Vec<&String> = Vec::new();
+    for id in experiments.iter().flat_map(|e| &e.subjects) {
+        if !ids.contains(&id) && wanted(options, id) {
+            ids.push(id);
+        }
+    }
+    let describe = |id: &&String| {
+        let inside = experiments
+            .iter()
+            .any(|e| !e.method().is_outside() && e.subjects.contains(id));
+        let Some(subject) = hands.subjects.iter().find(|s| s.id() == id.as_str()) else {
+            return results::Subject {
+                id: id.to_string(),
+                name: id.to_string(),
+                setup: "As its experiments say.".into(),
+                missing: inside.then(|| "the lab cannot set it up".into()),
+                ..results::Subject::default()
+            };
+        };
+        let version = subject.version();
+        results::Subject {
+            id: id.to_string(),
+            name: subject.name(),
+            setup: subject.setup(),
+            missing: version.as_ref().err().map(ToString::to_string),
+            version: version.unwrap_or_default(),
+        }
+    };
+    ids.iter().map(describe).collect()
+}
+
+/// Measures an experiment by trials.
+fn trials(
+    experiment: &Experiment,
+    options: &Options,
+    versions: &[results::Subject],
+    hands: &mut Hands<'_>,
+    journal: &mut Journal,
+    known: &mut Known,
+    clock: &mut TimeLeft,
+) -> Result<(), Error> {
+    let mut groups = groups(experiment, options, versions, hands, known)?;
+    let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+    for round in 0..rounds {
+        for group in &mut groups {
+            if (hands.stop)() {
+                return Ok(());
+            }
+            visit(group, round, rounds, options, hands, journal, known, clock)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts cells that need the same ports together. Subjects take turns within each.
+fn groups<'e>(
+    experiment: &'e Experiment,
+    options: &Options,
+    versions: &[results::Subject],
+    hands: &Hands<'_>,
+    known: &mut Known,
+) -> Result<Vec<Group<'e>>, Error> {
+    let directory = hands.place.directory.join("frames");
+    std::fs::create_dir_all(&directory).map_err(|error| Error::file("make", &directory, error))?;
+    let mut groups: Vec<Group<'e>> = Vec::new();
+    for at in experiment.cells(options.mode) {
+        let settings = experiment.settings(&at).map_err(Error::Run)?;
+        for id in experiment.subjects.iter().filter(|id| wanted(options, id)) {
+            let mut cannot = |why: String| {
+                known
+                    .cannot
+                    .push((experiment.id.clone(), id.clone(), at.clone(), why));
+            };
+            let missing = versions
+                .iter()
+                .find(|v| v.id == *id)
+                .and_then(|v| v.missing.clone());
+            let number = hands.subjects.iter().position(|s| s.id() == id.as_str());
+            let (None, Some(number)) = (missing.clone(), number) else {
+                cannot(missing.unwrap_or_else(|| "the lab cannot set it up".into()));
+                continue;
+            };
+            let candidates = trial::candidates(settings.ports, experiment.method().offers());
+            let (mut fits, mut why) = (None, Vec::new());
+            for physical in candidates {
+                match fit(
+                    &settings,
+                    *physical,
+                    hands.subjects[number].as_ref(),
+                    options,
+                    &directory,
+                ) {
+                    Ok(setup) => {
+                        fits = Some(setup);
+                        break;
+                    }
+                    Err(reason) if why.contains(&reason) => {}
+                    Err(reason) => why.push(reason),
+                }
+            }
+            let Some(setup) = fits else {
+                cannot(why.join("; "));
+                continue;
+            };
+            let kinds = known.physical.entry(experiment.id.clone()).or_default();
+            kinds
+                .entry(setup.physical.name())
+                .or_default()
+                .insert(id.clone());
+            let same = groups.iter().position(|group| {
+                let first = &group.cells[0].2.plan;
+                group.subject == id.as_str()
+                    && first.ports == setup.plan.ports
+                    && first.cores == setup.plan.cores
+            });
+            let cell = (at.clone(), settings.clone(), setup);
+            match same {
+                Some(index) => groups[index].cells.push(cell),
+                None => groups.push(Group {
+                    experiment,
+                    subject: id,
+                    number,
+                    cells: vec![cell],
+                    failures: 0,
+                }),
+            }
+        }
+    }
+    Ok(groups)
+}
+
+/// What a cell asks of a subject with such ports, or why it cannot.
+fn fit(
+    settings: &Settings,
+    physical: Physical,
+    subject: &dyn Subject,
+    options: &Options,
+    directory: &std::path::Path,
+) -> Result<Setup, String> {
+    let setup = trial::setup(settings, physical, &options.cores, directory);
+    let setup = setup.map_err(|error| error.to_string())?;
+    subject
+        .can(&setup.plan)
+        .map_err(|error| error.to_string())?;
+    Ok(setup)
+}
+
+/// Starts a switch, measures a window of each cell of a group, and stops it.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the state of the run, taken apart"
+)]
+fn visit(
+    group: &mut Group<'_>,
+    round: u32,
+    rounds: u32,
+    options: &Options,
+    hands: &mut Hands<'_>,
+    journal: &mut Journal,
+    known: &mut Known,
+    clock: &mut TimeLeft,
+) -> Result<(), Error> {
+    let (id, subject) = (&group.experiment.id, group.subject);
+    let blank = |at: &BTreeMap<String, Value>| Window {
+        experiment: id.clone(),
+        subject: subject.into(),
+        at: at.clone(),
+        round,
+        ..Window::default()
+    };
+    let is_known = |at: &BTreeMap<String, Value>| {
+        known
+            .windows
+            .iter()
+            .any(|w| w.experiment == *id && w.subject == subject && w.at == *at && w.round == round)
+    };
+    let todo: Vec<_> = group
+        .cells
+        .iter()
+        .filter(|(at, ..)| !is_known(at))
+        .collect();
+    let cost = clock.visit(group.experiment, options, group.cells.len());
+    if todo.is_empty() || group.failures >= FAILURES {
+        clock.skip(cost);
+        return Ok(());
+    }
+    let visited = Instant::now();
+    let mut record = |window: Window, known: &mut Known| {
+        let entry = Entry::Window(Box::new(window.clone()));
+        known.windows.push(window);
+        journal.write(&entry)
+    };
+    let started = hands.subjects[group.number].start(hands.place, &todo[0].2.plan);
+    let mut running = match started {
+        Ok(running) => running,
+        Err(_) if (hands.stop)() => return Ok(()),
+        Err(error) => {
+            for (at, ..) in &todo {
+                let missing = Some(format!("does not start: {error}"));
+                record(
+                    Window {
+                        missing,
+                        ..blank(at)
+                    },
+                    known,
+                )?;
+            }
+            group.failures += 1;
+            (hands.progress)(&format!("{} {id} {subject}: {error}", clock.left(cost)));
+            clock.done(cost, visited.elapsed());
+            return Ok(());
+        }
+    };
+    let mut job = &todo[0].2.plan.job;
+    let mut measured = false;
+    for (at, settings, setup) in &todo {
+        let begun = Instant::now();
+        let applied = match setup.plan.job == *job {
+            true => Ok(()),
+            false => running
+                .apply(&setup.plan.job)
+                .map_err(|error| error.to_string()),
+        };
+        job = &setup.plan.job;
+        let found = applied.and_then(|()| {
+            measure(
+                group.experiment,
+                options,
+                settings,
+                setup,
+                running.as_mut(),
+                hands,
+            )
+        });
+        // What was cut short is no measurement.
+        if (hands.stop)() {
+            break;
+        }
+        let words: Vec<_> = at
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let seconds = begun.elapsed().as_secs_f64();
+        let (window, text) = match found {
+            Ok(found) => {
+                measured = true;
+                let text = show(&found.found.figures, group.experiment);
+                let window = Window {
+                    figures: found.found.figures,
+                    limited: found.found.limited,
+                    repeated: found.repeated,
+                    speed: found.speed,
+                    seconds,
+                    ..blank(at)
+                };
+                (window, text)
+            }
+            Err(why) => (
+                Window {
+                    missing: Some(why.clone()),
+                    seconds,
+                    ..blank(at)
+                },
+                why,
+            ),
+        };
+        record(window, known)?;
+        (hands.progress)(&format!(
+            "{} {id} {subject} {} {}/{rounds}: {text}",
+            clock.left(cost),
+            words.join(" "),
+            round + 1
+        ));
+    }
+    group.failures = if measured { 0 } else { group.failures + 1 };
+    if let Err(error) = running.stop() {
+        (hands.progress)(&format!("{id} {subject}: {error}"));
+    }
+    clock.done(cost, visited.elapsed());
+    Ok(())
+}
+
+/// Measures a window, bracketed by looks at the machine's speed.
+fn measure(
+    experiment: &Experiment,
+    options: &Options,
+    settings: &Settings,
+    setup: &Setup,
+    running: &mut dyn Running,
+    hands: &mut Hands<'_>,
+) -> Result<speed::Window<crate::methods::Found>, String> {
+    let method = experiment.method();
+    let limits = Limits {
+        seconds: options.seconds.unwrap_or(experiment.seconds(options.mode)),
+        load: settings.load,
+        most: settings.most,
+        loss: settings.loss,
+        width: settings.width,
+        size: settings.size,
+        cycles: hands.probe.cycles_per_second() * setup.plan.cores.len() as f64,
+    };
+    let process = running.process();
+    let core = setup.plan.cores.first().copied().unwrap_or(0);
+    let (generator, stop) = (&mut *hands.generator, hands.stop);
+    speed::bracketed(hands.probe, core, process, || {
+        let mut live = Live {
+            running,
+            setup,
+            settings,
+            generator,
+            stop,
+        };
+        method.measure(&mut live, &limits)
+    })
+}
+
+/// The first figures of a window.
+fn show(figures: &BTreeMap<String, f64>, experiment: &Experiment) -> String {
+    let measures = experiment.measures.iter();
+    let shown: Vec<_> = measures
+        .filter_map(|measure| {
+            let value = figures.get(&measure.name)?;
+            Some(format!(
+                "{} {} {}",
+                measure.name,
+                findings::round(*value),
+                measure.unit
+            ))
+        })
+        .take(3)
+        .collect();
+    shown.join(", ")
+}
+
+/// Measures an experiment by a program or a simulation.
+fn outside(
+    experiment: &Experiment,
+    options: &Options,
+    hands: &mut Hands<'_>,
+    journal: &mut Journal,
+    known: &mut Known,
+    clock: &mut TimeLeft,
+) -> Result<(), Error> {
+    let cost = clock.outside(experiment, options);
+    if known.done.contains_key(&experiment.id) {
+        clock.skip(cost);
+        return Ok(());
+    }
+    (hands.progress)(&format!(
+        "{} {}: {}",
+        clock.left(0.0),
+        experiment.id,
+        experiment.title
+    ));
+    let begun = Instant::now();
+    let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+    let (mut found, mut problem) = (Vec::new(), None);
+    let mut accept = |line: Line| {
+        if wanted(options, &line.subject) && problem.is_none() {
+            let entry = Entry::Line {
+                experiment: experiment.id.clone(),
+                line: line.clone(),
+            };
+            problem = journal.write(&entry).err();
+            found.push(line);
+        }
+    };
+    let outcome = match experiment.method() {
+        Method::Simulation => {
+            // Draws of five-tuples take the place of rounds; a quick run has enough of them.
+            let lines = simulation::run(&experiment.id, u64::from(rounds) * 4);
+            lines.map(|lines| lines.into_iter().for_each(&mut accept))
+        }
+        _ => run_program(experiment, options, rounds, hands, accept),
+    };
+    if let Some(problem) = problem {
+        return Err(problem);
+    }
+    if (hands.stop)() {
+        // Kept for this report, and measured again when the run goes on.
+        known
+            .lines
+            .extend(found.into_iter().map(|line| (experiment.id.clone(), line)));
+        return Ok(());
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let failed = outcome.err();
+    if let Some(why) = &failed {
+        (hands.progress)(&format!("{}: {why}", experiment.id));
+    }
+    journal.write(&Entry::Done {
+        experiment: experiment.id.clone(),
+        seconds,
+        failed: failed.clone(),
+    })?;
+    known.done.insert(experiment.id.clone(), (seconds, failed));
+    known
+        .lines
+        .extend(found.into_iter().map(|line| (experiment.id.clone(), line)));
+    clock.done(cost, begun.elapsed());
+    Ok(())
+}
+
+fn run_program(
+    experiment: &Experiment,
+    options: &Options,
+    rounds: u32,
+    hands: &mut Hands<'_>,
+    accept: impl FnMut(Line),
+) -> Result<(), String> {
+    let name = match experiment.settings.get("program") {
+        Some(Value::Text(name)) => name.as_str(),
+        _ => return Err("settings.program is not a name".into()),
+    };
+    let path = program::find(name)?;
+    let measured: Vec<String> = experiment
+        .subjects
+        .iter()
+        .filter(|s| wanted(options, s))
+        .cloned()
+        .collect();
+    let request = program::Request {
+        program: name,
+        experiment: &experiment.id,
+        mode: options.mode.name(),
+        subjects: if options.subjects.is_empty() {
+            &[]
+        } else {
+            &measured
+        },
+        rounds,
+        seconds: options.seconds.unwrap_or(experiment.seconds(options.mode)),
+        limit: PROGRAM_LIMIT * rounds,
+    };
+    let log = options.output.join(format!("{}.log", experiment.id));
+    let (ended, stopped) = (AtomicBool::new(false), AtomicBool::new(false));
+    // The program waits for a flag, and the run is ended by a function.
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (ended, stopped) = (&ended, &stopped);
+        let request = &request;
+        let runner = scope.spawn(move || {
+            let send = |line| drop(sender.send(line));
+            let outcome = program::run(&path, request, &log, stopped, send);
+            ended.store(true, Ordering::Release);
+            outcome
+        });
+        let mut accept = accept;
+        while !ended.load(Ordering::Acquire) {
+            if let Ok(line) = receiver.recv_timeout(Duration::from_millis(100)) {
+                accept(line);
+            }
+            stopped.store((hands.stop)(), Ordering::Relaxed);
+        }
+        receiver.try_iter().for_each(accept);
+        runner
+            .join()
+            .unwrap_or_else(|_| Err("the program's thread has failed".into()))
+    })
+}
+
+/// Puts together what is known of an experiment.
+fn assemble(
+    experiment: &Experiment,
+    options: &Options,
+    versions: &[results::Subject],
+    known: &Known,
+    stopped: bool,
+) -> results::Experiment {
+    let cells = match experiment.method().is_outside() {
+        true => outside_cells(experiment, known),
+        false => trial_cells(experiment, options, versions, known),
+    };
+    let paper_cells = experiment
+        .paper_figures
+        .iter()
+        .map(|figure| Cell {
+            subject: figure.subject.clone(),
+            at: figure.at.clone(),
+            figures: figure
+                .figures
+                .iter()
+                .map(|(name, value)| (name.clone(), single(*value)))
+                .collect(),
+            ..Cell::default()
+        })
+        .collect();
+    let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+    let (seconds, failed) = match known.done.get(&experiment.id) {
+        Some((seconds, failed)) => (*seconds, failed.clone()),
+        None => (cells.iter().map(|cell| cell.seconds).sum(), None),
+    };
+    let complete = match experiment.method().is_outside() {
+        true => known.done.contains_key(&experiment.id),
+        false => {
+            let runs = |cell: &Cell| {
+                cell.figures
+                    .values()
+                    .all(|f| f.runs.len() >= rounds as usize)
+            };
+            cells
+                .iter()
+                .all(|cell| cell.missing.is_some() || runs(cell))
+        }
+    };
+    let mut found = results::Experiment {
+        id: experiment.id.clone(),
+        title: experiment.title.clone(),
+        paper: experiment.paper.clone(),
+        purpose: experiment.purpose.trim().into(),
+        topology: topology(experiment, known),
+        command: command(experiment, options),
+        seconds,
+        state: match failed {
+            Some(why) => State::Failed(why),
+            None if stopped && !complete => State::Interrupted,
+            None if cells.iter().all(|cell| cell.figures.is_empty()) => {
+                State::Failed(nothing(&cells))
+            }
+            None => State::Done,
+        },
+        substituted: experiment.substituted.clone(),
+        parameters: experiment
+            .sweep
+            .iter()
+            .map(|s| s.parameter.clone())
+            .collect(),
+        measures: experiment.measures.clone(),
+        plots: experiment.plots.clone(),
+        paper_cells,
+        cells,
+        findings: Vec::new(),
+    };
+    found.findings = findings::findings(experiment, &found);
+    found
+}
+
+/// Why no cell has a figure.
+fn nothing(cells: &[Cell]) -> String {
+    let reasons: BTreeSet<String> = cells
+        .iter()
+        .filter_map(|c| Some(format!("{}: {}", c.subject, c.missing.as_ref()?)))
+        .collect();
+    match reasons.is_empty() {
+        true => "nothing was measured".into(),
+        false => reasons.into_iter().take(8).collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// The experiment's words, and what stood for physical ports here.
+fn topology(experiment: &Experiment, known: &Known) -> String {
+    let mut text = experiment.topology.trim().to_string();
+    if let Some(kinds) = known.physical.get(&experiment.id) {
+        let kinds: Vec<_> = kinds
+            .iter()
+            .map(|(kind, ids)| {
+                let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+                format!("{kind} ({})", ids.join(", "))
+            })
+            .collect();
+        text += &format!(" For physical ports stand: {}.", kinds.join("; "));
+    }
+    text
+}
+
+/// The command that runs it again.
+fn command(experiment: &Experiment, options: &Options) -> String {
+    let mut words = vec!["sluice lab run".to_string(), experiment.id.clone()];
+    match options.mode {
+        Mode::Quick => words.push("--quick".into()),
+        Mode::Full => words.push("--full".into()),
+        Mode::Normal => {}
+    }
+    words.extend(options.rounds.map(|rounds| format!("--rounds {rounds}")));
+    words.extend(
+        options
+            .seconds
+            .map(|seconds| format!("--seconds {seconds}")),
+    );
+    words.extend(
+        options
+            .subjects
+            .iter()
+            .map(|subject| format!("--subject {subject}")),
+    );
+    words.join(" ")
+}
+
+fn single(value: f64) -> Figure {
+    Figure {
+        median: value,
+        low: value,
+        high: value,
+        deviation: 0.0,
+        runs: vec![value],
+    }
+}
+
+fn trial_cells(
+    experiment: &Experiment,
+    options: &Options,
+    versions: &[results::Subject],
+    known: &Known,
+) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for id in experiment.subjects.iter().filter(|id| wanted(options, id)) {
+        for at in experiment.cells(options.mode) {
+            let windows: Vec<&Window> = known
+                .windows
+                .iter()
+                .filter(|w| w.experiment == experiment.id && w.subject == *id && w.at == at)
+                .collect();
+            let mut figures = BTreeMap::new();
+            for measure in &experiment.measures {
+                let runs: Vec<f64> = windows
+                    .iter()
+                    .filter_map(|w| w.figures.get(&measure.name).copied())
+                    .filter(|value| value.is_finite())
+                    .collect();
+                if !runs.is_empty() {
+                    figures.insert(measure.name.clone(), statistics::figure(&runs));
+                }
+            }
+            let missing = figures.is_empty().then(|| {
+                let version = versions.iter().find(|v| v.id == *id);
+                let cannot = known
+                    .cannot
+                    .iter()
+                    .find(|(experiment_id, subject, cell, _)| {
+                        *experiment_id == experiment.id && subject == id && *cell == at
+                    });
+                windows
+                    .iter()
+                    .find_map(|w| w.missing.clone())
+                    .or_else(|| cannot.map(|(.., why)| why.clone()))
+                    .or_else(|| version.and_then(|v| v.missing.clone()))
+                    .unwrap_or_else(|| "the run was ended before".into())
+            });
+            // What limited more than half of its windows.
+            let limits: Vec<&String> = windows.iter().filter_map(|w| w.limited.as_ref()).collect();
+            let limited = (2 * limits.len() > windows.len()).then(|| limits[0].clone());
+            cells.push(Cell {
+                subject: id.clone(),
+                at,
+                figures,
+                limited_by: limited,
+                missing,
+                seconds: windows.iter().map(|w| w.seconds).sum(),
+            });
+        }
+    }
+    cells
+}
+
+fn outside_cells(experiment: &Experiment, known: &Known) -> Vec<Cell> {
+    let lines = known.lines.iter().filter(|(id, _)| *id == experiment.id);
+    let runs = lines::group(lines.map(|(_, line)| line.clone()));
+    let cells = runs.into_iter().map(|runs| Cell {
+        missing: runs.missing.filter(|_| runs.figures.is_empty()),
+        figures: runs
+            .figures
+            .iter()
+            .map(|(name, runs)| (name.clone(), statistics::figure(runs)))
+            .collect(),
+        subject: runs.subject,
+        at: runs.at,
+        limited_by: runs.limited_by,
+        seconds: 0.0,
+    });
+    cells.collect()
+}
+
+/// Speeds of windows relative to their median.
+fn speeds(windows: &[Window]) -> Vec<f64> {
+    let speeds: Vec<f64> = windows
+        .iter()
+        .map(|w| w.speed)
+        .filter(|s| *s > 0.0)
+        .collect();
+    let middle = statistics::median(&speeds);
+    speeds.iter().map(|speed| speed / middle).collect()
+}
+
+/// About how many seconds an experiment takes: with all of these subjects.
+pub fn estimate(experiment: &Experiment, options: &Options) -> f64 {
+    let clock = TimeLeft {
+        left: 0.0,
+        planned: 0.0,
+        spent: 0.0,
+    };
+    if experiment.method().is_outside() {
+        return clock.outside(experiment, options);
+    }
+    let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+    let subjects = experiment
+        .subjects
+        .iter()
+        .filter(|s| wanted(options, s))
+        .count();
+    // Cells that differ in loads only share a visit.
+    let cells = experiment.cells(options.mode);
+    let shared = ["load", "pattern", "burst", "most", "loss", "width"];
+    let visits: BTreeSet<String> = cells
+        .iter()
+        .map(|cell| {
+            let words = cell
+                .iter()
+                .filter(|(name, _)| !shared.contains(&name.as_str()));
+            words
+                .map(|(name, value)| format!("{name}={value} "))
+                .collect()
+        })
+        .collect();
+    let visits = visits.len() as f64;
+    let whole = visits * START + cells.len() as f64 * window(experiment, options);
+    f64::from(rounds) * subjects as f64 * whole
+}
+
+/// About how many seconds a window takes.
+pub fn window(experiment: &Experiment, options: &Options) -> f64 {
+    let seconds = options.seconds.unwrap_or(experiment.seconds(options.mode));
+    experiment.method().trials() * (seconds + TRIAL)
+}
+
+/// How much time is left, from what visits were thought to take and what they took.
+struct TimeLeft {
+    /// Seconds of visits that are to come, as planned.
+    left: f64,
+    /// Seconds of visits that were made, as planned.
+    planned: f64,
+    /// Seconds that they took.
+    spent: f64,
+}
+
+impl TimeLeft {
+    fn new(experiments: &[Experiment], options: &Options) -> TimeLeft {
+        let left = experiments.iter().map(|e| estimate(e, options)).sum();
+        TimeLeft {
+            left,
+            planned: 0.0,
+            spent: 0.0,
+        }
+    }
+
+    fn visit(&self, experiment: &Experiment, options: &Options, cells: usize) -> f64 {
+        START + cells as f64 * window(experiment, options)
+    }
+
+    fn outside(&self, experiment: &Experiment, options: &Options) -> f64 {
+        let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+        match experiment.method() {
+            Method::Simulation => 5.0,
+            _ => f64::from(rounds) * PROGRAM,
+        }
+    }
+
+    fn skip(&mut self, cost: f64) {
+        self.left = (self.left - cost).max(0.0);
+    }
+
+    fn done(&mut self, cost: f64, took: Duration) {
+        self.skip(cost);
+        self.planned += cost;
+        self.spent += took.as_secs_f64();
+    }
+
+    /// The time left, without what is being done: `12:34 left`.
+    fn left(&self, current: f64) -> String {
+        // Plans are right on average after some minutes.
+        let factor = (self.spent + 60.0) / (self.planned + 60.0);
+        let seconds = ((self.left - current).max(0.0) * factor).round() as u64;
+        format!("[{}:{:02} left]", seconds / 60, seconds % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests;

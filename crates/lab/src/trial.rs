@@ -1,0 +1,442 @@
+//! What a cell's settings ask of a switch and of the generator, and trials with both.
+
+use crate::Error;
+use crate::frames;
+use crate::generator::Generate;
+use crate::methods::{Latency, Outcome, Trial};
+use crate::settings::{JobKind, Order as FlowOrder, Pattern, Ports, Settings};
+use crate::subject::{self, Counters, End, Job, Plan, Running};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use traffic::report::Report;
+use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Size, Spec, Stream};
+
+/// Seconds before a window in which the switch settles.
+const WARM_UP: f64 = 0.2;
+/// Seconds after the last frame in which stragglers are taken.
+const DRAIN: f64 = 0.2;
+
+/// What stands for a physical port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Physical {
+    /// Frames in memory.
+    Memory,
+    /// A guest's interface.
+    Virtual,
+    /// A veth.
+    Veth,
+}
+
+impl Physical {
+    /// Its name in the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Physical::Memory => "memory",
+            Physical::Virtual => "vhost-user",
+            Physical::Veth => "veth",
+        }
+    }
+}
+
+/// What stands for physical ports, in the order of preference.
+pub fn candidates(ports: Ports, offers: bool) -> &'static [Physical] {
+    match (ports, offers) {
+        (Ports::Memory, _) => &[Physical::Memory],
+        (Ports::Veth, _) => &[Physical::Veth],
+        (Ports::Virtual, _) => &[Physical::Virtual],
+        (Ports::Auto, false) => &[Physical::Memory, Physical::Veth],
+        // Memory offers what is taken, so it cannot offer a load.
+        (Ports::Auto, true) => &[Physical::Virtual, Physical::Veth],
+    }
+}
+
+/// What a cell asks of a switch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// What the switch is asked for.
+    pub plan: Plan,
+    /// Ports on which frames come in, counted from 0.
+    pub sources: Vec<usize>,
+    /// Ports on which they leave, counted from 0.
+    pub sinks: Vec<usize>,
+    /// What stands for physical ports.
+    pub physical: Physical,
+    /// The generator's core.
+    pub core: usize,
+    /// Whether it shares that core with a worker.
+    pub shared: bool,
+}
+
+/// Makes the plan of a cell. `cores` are those that the run may use, workers' first. Captures are
+/// written into `directory`.
+pub fn setup(
+    settings: &Settings,
+    physical: Physical,
+    cores: &[usize],
+    directory: &Path,
+) -> Result<Setup, Error> {
+    let wrong = |what: String| Err(Error::Run(what));
+    if settings.workers > cores.len() {
+        return wrong(format!(
+            "{} workers need as many cores, and the run has {} (--core)",
+            settings.workers,
+            cores.len()
+        ));
+    }
+    if settings.path.through().is_some() {
+        return wrong(format!(
+            "the path {} needs a guest that forwards, which the lab cannot set up yet",
+            settings.path.name()
+        ));
+    }
+    let mut guests = settings.path.guests().to_vec();
+    if settings.job == JobKind::Copies {
+        let last = guests[1];
+        guests.extend(std::iter::repeat_n(last, settings.outputs - 1));
+    }
+    let sinks: Vec<usize> = match settings.both {
+        true => vec![0, 1],
+        false => (1..guests.len()).collect(),
+    };
+    let sources = if settings.both { vec![0, 1] } else { vec![0] };
+    if settings.both && settings.job != JobKind::Cross {
+        return wrong("direction: both needs job: cross".into());
+    }
+    let mut ports = Vec::new();
+    for (index, guest) in guests.iter().enumerate() {
+        ports.push(match (guest, physical) {
+            (true, _) | (false, Physical::Virtual) => subject::Port::Virtual,
+            (false, Physical::Veth) => subject::Port::Veth,
+            (false, Physical::Memory) => {
+                let frames = if sources.contains(&index) {
+                    if settings.flows > frames::MOST_FRAMES {
+                        return wrong(format!(
+                            "{} flows do not fit into the memory of a port, which holds {} frames",
+                            settings.flows,
+                            frames::MOST_FRAMES
+                        ));
+                    }
+                    frames::capture(directory, settings, opposite(index) as u16 + 1)?
+                } else {
+                    Default::default()
+                };
+                subject::Port::Memory { frames }
+            }
+        });
+    }
+    let workers = cores[..settings.workers].to_vec();
+    let free = cores.iter().find(|core| !workers.contains(core));
+    Ok(Setup {
+        core: *free.or(cores.last()).expect("there are as many as workers"),
+        shared: free.is_none(),
+        plan: Plan {
+            job: job(settings, guests.len()),
+            ports,
+            cores: workers,
+        },
+        sources,
+        sinks,
+        physical,
+    })
+}
+
+/// The port beside, counted from 0.
+fn opposite(index: usize) -> usize {
+    index ^ 1
+}
+
+fn job(settings: &Settings, ports: usize) -> Job {
+    match settings.job {
+        JobKind::Cross => Job::Cross,
+        JobKind::Stations => Job::Stations(settings.flows as u32),
+        JobKind::Routes => Job::Routes(settings.rules.unwrap_or(settings.flows as u32)),
+        JobKind::Copies => Job::To(vec![(1, (2..=ports as u16).collect())]),
+        JobKind::Rules => {
+            let count = u64::from(settings.rules.unwrap_or(settings.flows as u32));
+            let rule = |flow| {
+                let to = frames::destination(settings, 2, flow);
+                format!(
+                    "priority=10,udp,nw_dst={},tp_dst={},actions=output:2",
+                    to.address, to.port
+                )
+            };
+            Job::Rules {
+                rules: (0..count).map(rule).collect(),
+                groups: Vec::new(),
+            }
+        }
+    }
+}
+
+/// Trials with a switch that runs.
+pub struct Live<'a> {
+    /// The switch.
+    pub running: &'a mut dyn Running,
+    /// What it was asked for.
+    pub setup: &'a Setup,
+    /// The cell's settings.
+    pub settings: &'a Settings,
+    /// Starts generators.
+    pub generator: &'a mut dyn Generate,
+    /// Whether the run is to end.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+impl Live<'_> {
+    /// Sleeps, unless the run is to end.
+    fn sleep(&self, seconds: f64) -> Result<(), String> {
+        let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 1e6));
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            if (self.stop)() {
+                return Err("the run was ended".into());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+        Ok(())
+    }
+
+    /// Counters, and when they were read.
+    fn counters(&mut self) -> Result<(Vec<Counters>, Instant), String> {
+        let before = Instant::now();
+        let counters = self.running.counters().map_err(|error| error.to_string())?;
+        if counters.len() < self.setup.plan.ports.len() {
+            return Err(format!(
+                "counters of {} ports are missing",
+                self.setup.plan.ports.len()
+            ));
+        }
+        Ok((counters, before + before.elapsed() / 2))
+    }
+
+    /// Ports of the generator's by port of the switch, and their namespace.
+    fn ends(&self) -> Result<(Vec<Option<Port>>, Option<String>), String> {
+        let mut namespace = None;
+        let mut ports = Vec::new();
+        for end in self.running.ends() {
+            let (port, place) = match end {
+                End::Itself => (None, None),
+                End::Socket { path, server } => {
+                    let path = path.display().to_string();
+                    (Some(Port::VirtioUser { path, server }), None)
+                }
+                End::Interface { namespace, name } => {
+                    (Some(Port::Interface(name)), Some(namespace))
+                }
+                End::Tap { namespace, name } => {
+                    let number = ports.len();
+                    let device = format!("net_tap{number},iface={name}");
+                    (Some(Port::Dpdk(device)), Some(namespace))
+                }
+            };
+            if let Some(place) = place {
+                if namespace.as_ref().is_some_and(|other| *other != place) {
+                    return Err("the generator cannot be in two namespaces".into());
+                }
+                namespace = Some(place);
+            }
+            ports.push(port);
+        }
+        Ok((ports, namespace))
+    }
+
+    fn stream(&self, port: Port, source: usize, rate: Rate) -> Stream {
+        let to = opposite(source) as u16 + 1;
+        let destination = frames::destination(self.settings, to, 0);
+        let field = |field: &str, values, step| Field {
+            field: field.into(),
+            values,
+            step,
+        };
+        let by = match self.settings.job {
+            JobKind::Stations => vec![field("eth_dst", 0, 1)],
+            JobKind::Routes => vec![field("ip_dst", 0, 256)],
+            JobKind::Rules => vec![
+                field("udp_dst", 64.min(self.settings.flows), 1),
+                field("ip_dst", self.settings.flows.div_ceil(64), 1),
+            ],
+            JobKind::Cross | JobKind::Copies => vec![field("ip_dst", 0, 1)],
+        };
+        let bytes = destination.ethernet.map(|byte| format!("{byte:02x}"));
+        Stream {
+            name: format!("port{}", source + 1),
+            port,
+            rate,
+            size: Size::Fixed(self.settings.size - 4),
+            flows: Flows {
+                count: self.settings.flows,
+                order: match self.settings.order {
+                    FlowOrder::InTurn => Order::InTurn,
+                    FlowOrder::Random => Order::Random,
+                    FlowOrder::Zipf => Order::Zipf { s: 1.1 },
+                },
+                by,
+            },
+            headers: Headers {
+                eth_src: format!("02:00:00:{:02x}:00:00", source + 1),
+                eth_dst: bytes.join(":"),
+                ip_dst: destination.address.to_string(),
+                port_dst: destination.port,
+                ..Headers::default()
+            },
+        }
+    }
+
+    /// Sends at this rate from every source, and counts.
+    fn send(&mut self, rate: &Rate, seconds: f64, warm_up: f64) -> Result<Outcome, String> {
+        let (ports, namespace) = self.ends()?;
+        let streams: Vec<Stream> = self
+            .setup
+            .sources
+            .iter()
+            .filter_map(|source| {
+                let port = ports.get(*source).cloned().flatten()?;
+                Some(self.stream(port, *source, rate.clone()))
+            })
+            .collect();
+        let sinks: Vec<Port> = self
+            .setup
+            .sinks
+            .iter()
+            .filter_map(|s| ports.get(*s).cloned().flatten())
+            .collect();
+        let (fed, drained) = (streams.is_empty(), !sinks.is_empty());
+        if fed && *rate != Rate::Most {
+            return Err("ports that feed themselves take no load".into());
+        }
+        let spec = Spec {
+            // The switch's counters cannot tell frames of the warm-up.
+            warm_up: if drained && !fed { warm_up } else { 0.0 },
+            seconds: if fed {
+                seconds + 2.0 * WARM_UP
+            } else {
+                seconds
+            },
+            drain: if fed { 0.0 } else { DRAIN },
+            core: Some(self.setup.core),
+            streams,
+            sinks,
+            seed: 1,
+        };
+        let mut outcome = if !fed {
+            let before = self.counters()?;
+            let sending = self.generator.start(&spec, namespace.as_deref())?;
+            let report = sending.finish(self.stop)?;
+            let mut outcome = outcome(&report, rate, self.settings.job == JobKind::Copies);
+            if !drained {
+                let after = self.counters()?;
+                outcome.received = self.passed(&before.0, &after.0).1;
+            }
+            outcome
+        } else {
+            let sending = match drained {
+                true => Some(self.generator.start(&spec, namespace.as_deref())?),
+                false => None,
+            };
+            self.sleep(WARM_UP)?;
+            let (before, began) = self.counters()?;
+            self.sleep(seconds)?;
+            let (after, ended) = self.counters()?;
+            if let Some(sending) = sending {
+                sending.finish(self.stop)?;
+            }
+            let (sent, received) = self.passed(&before, &after);
+            Outcome {
+                seconds: ended.duration_since(began).as_secs_f64(),
+                sent,
+                received,
+                ..Outcome::default()
+            }
+        };
+        if self.setup.shared && (drained || !fed) {
+            outcome.limited.get_or_insert_with(|| {
+                format!(
+                    "the generator shares core {} with a worker",
+                    self.setup.core
+                )
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Frames that came in and went out between two readings of counters. Of copies those to the
+    /// first output count.
+    fn passed(&self, before: &[Counters], after: &[Counters]) -> (u64, u64) {
+        let sum = |ports: &[usize], part: fn(&Counters) -> u64| {
+            ports
+                .iter()
+                .map(|p| part(&after[*p]).saturating_sub(part(&before[*p])))
+                .sum()
+        };
+        let outputs = match self.settings.job {
+            JobKind::Copies => &self.setup.sinks[..1],
+            _ => &self.setup.sinks[..],
+        };
+        (
+            sum(&self.setup.sources, |c| c.received),
+            sum(outputs, |c| c.sent),
+        )
+    }
+}
+
+/// What a report says.
+fn outcome(report: &Report, rate: &Rate, copies: bool) -> Outcome {
+    // What was due and not taken was offered, too; but there is no due where all that fits is sent.
+    let due = |stream: &traffic::report::Sent| match rate {
+        Rate::Most => stream.packets,
+        _ => stream.packets + stream.refused,
+    };
+    let sinks = if copies {
+        &report.sinks[..1.min(report.sinks.len())]
+    } else {
+        &report.sinks[..]
+    };
+    let arrived = || sinks.iter().flat_map(|sink| &sink.streams);
+    let latency = arrived()
+        .map(|a| &a.latency)
+        .max_by_key(|l| l.count)
+        .filter(|l| l.count > 0);
+    Outcome {
+        seconds: report.seconds,
+        sent: report.streams.iter().map(due).sum(),
+        received: arrived().map(|a| a.packets).sum(),
+        latency: latency.map(|l| Latency {
+            mean: l.mean,
+            p50: l.p50 as f64,
+            p90: l.p90 as f64,
+            p99: l.p99 as f64,
+            p999: l.p999 as f64,
+            max: l.max as f64,
+        }),
+        duplicates: arrived().map(|a| a.duplicates).sum(),
+        reordered: arrived().map(|a| a.reordered).sum(),
+        limited: report.generator.limited.clone(),
+    }
+}
+
+impl Trial for Live<'_> {
+    fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+        // The load is that of all sources together.
+        let sources = self.setup.sources.len() as f64;
+        let rate = match (offered_pps.map(|pps| pps / sources), self.settings.pattern) {
+            (None, _) => Rate::Most,
+            (Some(pps), Pattern::Constant) => Rate::Constant { pps },
+            (Some(pps), Pattern::Poisson) => Rate::Poisson { pps },
+            (Some(pps), Pattern::Bursts) => Rate::Bursts {
+                pps,
+                length: self.settings.burst,
+            },
+        };
+        self.send(&rate, seconds, WARM_UP)
+    }
+
+    fn burst(&mut self, frames: u64, repeats: u32) -> Result<Outcome, String> {
+        // Time for any burst to be sent and forwarded, and a pause.
+        let apart = 0.02 + frames as f64 / 250e3;
+        let length = u32::try_from(frames).map_err(|_| "the burst is too long".to_string())?;
+        let rate = Rate::Bursts {
+            pps: f64::from(length) / apart,
+            length,
+        };
+        self.send(&rate, apart * f64::from(repeats), 0.0)
+    }
+}
