@@ -16,6 +16,7 @@ pub mod journal;
 pub mod lines;
 pub mod machine;
 pub mod methods;
+pub mod place;
 pub mod program;
 pub mod results;
 pub mod run;
@@ -26,6 +27,7 @@ pub mod simulation;
 pub mod speed;
 pub mod statistics;
 pub mod subject;
+pub mod subjects;
 pub mod trial;
 
 pub use error::Error;

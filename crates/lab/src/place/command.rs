@@ -1,0 +1,179 @@
+//! Commands that are run to their end, and waits, all with limits.
+
+use super::interrupted;
+use crate::subject::Error;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a command may take that only asks or sets something.
+const USUAL: Duration = Duration::from_secs(60);
+
+/// Runs a command to its end and returns what it printed. An error where it fails, with what it
+/// said, or takes more than a minute.
+pub fn run<S: AsRef<str>>(words: &[S]) -> Result<String, Error> {
+    run_with(words, |_| {}, "", USUAL)
+}
+
+/// As [`run`], with more settings of the command, input, and a limit.
+pub fn run_with<S: AsRef<str>>(
+    words: &[S],
+    settings: impl FnOnce(&mut Command),
+    input: &str,
+    limit: Duration,
+) -> Result<String, Error> {
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    let shown = shown(&words);
+    let (program, arguments) = words
+        .split_first()
+        .ok_or_else(|| Error::Failed("an empty command".into()))?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.stdin(if input.is_empty() {
+        Stdio::null()
+    } else {
+        Stdio::piped()
+    });
+    settings(&mut command);
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::Missing(format!("{program} is not installed")),
+        _ => Error::Failed(format!("{shown}: {error}")),
+    })?;
+    let mut stdin = child.stdin.take();
+    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
+    let (status, out, error) = std::thread::scope(|scope| {
+        // Of its own, since a command may print before it has read everything.
+        scope.spawn(move || {
+            if let Some(pipe) = &mut stdin {
+                // A command that ends early says why itself.
+                let _ = pipe.write_all(input.as_bytes());
+            }
+        });
+        let out = scope.spawn(move || text_of(&mut stdout));
+        let error = scope.spawn(move || text_of(&mut stderr));
+        let end = Instant::now() + limit;
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+                _ => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break None;
+                }
+            }
+        };
+        (
+            status,
+            out.join().unwrap_or_default(),
+            error.join().unwrap_or_default(),
+        )
+    });
+    match status {
+        Some(status) if status.success() => Ok(out),
+        Some(status) => {
+            let said = last_of(&format!("{}\n{}", out.trim(), error.trim()));
+            Err(Error::Failed(format!(
+                "{shown} ended with {status}: {said}"
+            )))
+        }
+        None => Err(Error::Failed(format!(
+            "{shown} took more than {} s and was killed",
+            limit.as_secs()
+        ))),
+    }
+}
+
+fn text_of(pipe: &mut Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A command as people type it, not too long.
+fn shown(words: &[&str]) -> String {
+    let text = words.join(" ");
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text,
+    }
+}
+
+/// The last 1,000 characters of what a program said.
+pub(super) fn last_of(text: &str) -> String {
+    let text = text.trim();
+    let count = text.chars().count();
+    text.chars().skip(count.saturating_sub(1000)).collect()
+}
+
+/// Waits until `ready` returns something. An error where it returns one, where it takes too long
+/// (with `what` should have come), and where a signal has come.
+pub fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = ready()? {
+            return Ok(value);
+        }
+        if let Some(signal) = interrupted() {
+            return Err(Error::Failed(format!("signal {signal} came before {what}")));
+        }
+        if Instant::now() > end {
+            return Err(Error::Failed(format!(
+                "waited {} s in vain until {what}",
+                limit.as_secs()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_gets_input_and_gives_output() {
+        let text = "line\n".repeat(100_000);
+        let got = run_with(&["cat"], |_| {}, &text, USUAL).unwrap();
+        assert_eq!(got.len(), text.len());
+    }
+
+    #[test]
+    fn errors_say_what_a_command_said() {
+        let error = run(&["sh", "-c", "echo the reason >&2; exit 3"]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("the reason") && text.contains('3'), "{text}");
+        let error = run(&["no-such-program-anywhere"]).unwrap_err();
+        assert!(
+            matches!(&error, Error::Missing(text) if text.contains("no-such")),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_killed() {
+        let error = run_with(&["sleep", "1000"], |_| {}, "", Duration::from_millis(100));
+        assert!(error.unwrap_err().to_string().contains("was killed"));
+    }
+
+    #[test]
+    fn waits_end() {
+        let mut calls = 0;
+        let got = wait_for("it is there", Duration::from_secs(10), || {
+            calls += 1;
+            Ok((calls == 3).then_some(calls))
+        });
+        assert_eq!(got.unwrap(), 3);
+        let never = wait_for::<()>("it comes", Duration::from_millis(50), || Ok(None));
+        assert!(never.unwrap_err().to_string().contains("until it comes"));
+    }
+}
