@@ -1,5 +1,6 @@
 //! What is measured: a switch that is set up, told what to forward, and asked what it did.
 
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A switch that the lab can set up.
@@ -60,7 +61,8 @@ pub struct Place {
 }
 
 /// What a switch is asked to have and to do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Plan {
     /// Its ports, numbered from 1.
     pub ports: Vec<Port>,
@@ -71,7 +73,8 @@ pub struct Plan {
 }
 
 /// A kind of port.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Port {
     /// Frames come from a capture file in memory, again and again, as fast as they are taken; what
     /// is sent is dropped. A physical port whose wire is never the limit.
@@ -88,7 +91,8 @@ pub enum Port {
 }
 
 /// Where a generator attaches to a port.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum End {
     /// Nowhere: the port feeds itself.
     Itself,
@@ -117,7 +121,8 @@ pub enum End {
 }
 
 /// What a switch does with packets.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Job {
     /// Frames from each port go to the port beside it: 1 to 2, 2 to 1, 3 to 4.
     Cross,
@@ -134,6 +139,7 @@ pub enum Job {
         /// Rules.
         rules: Vec<String>,
         /// Groups.
+        #[serde(default)]
         groups: Vec<String>,
     },
 }
@@ -164,7 +170,7 @@ pub fn route(number: u32) -> std::net::Ipv4Addr {
 }
 
 /// A port's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Frames that the switch received.
     pub received: u64,

@@ -180,6 +180,23 @@ impl Program {
         self.end(limit)
     }
 
+    /// Waits for it to end by itself; then as [`Program::stop`].
+    pub fn finish(mut self, limit: Duration) -> Result<(), Error> {
+        let end = Instant::now() + limit;
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() > end {
+                let stopped = self.end(super::GRACE);
+                return stopped.and(Err(Error::Failed(format!(
+                    "{} did not end by itself within {} s",
+                    self.name,
+                    limit.as_secs()
+                ))));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.end(limit)
+    }
+
     fn end(&mut self, limit: Duration) -> Result<(), Error> {
         if let Ok(None) = self.child.try_wait() {
             // SAFETY: no pointers; the process has not been waited for, so the ID is its.
