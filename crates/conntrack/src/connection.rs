@@ -144,10 +144,12 @@ impl Conn {
         if !self.is_settled() {
             return None;
         }
-        let tuple = Short::of(&self.original)?;
-        let replies = match self.translated() {
-            true => Some(Short::of(&self.reply)?),
-            false => None,
+        let wide = self.original.v6;
+        let (tuple, replies) = match (wide, self.translated()) {
+            (true, true) => return None,
+            (true, false) => (Short::digest(&self.original)?, None),
+            (false, true) => (Short::of(&self.original)?, Some(Short::of(&self.reply)?)),
+            (false, false) => (Short::of(&self.original)?, None),
         };
         let timeout = match self.protocol {
             Protocol::Tcp(_) => Timeout::TcpEstablished,
@@ -156,6 +158,7 @@ impl Conn {
         let timeout_ms = policies.expiry(self.original.zone, timeout, 0);
         Some(Content {
             tuple,
+            addresses: wide.then_some(self.original.addresses),
             replies,
             nat: self.nat,
             policies: changes,

@@ -1,11 +1,12 @@
 //! What packets of established connections read without the lock of a shard.
 //!
-//! A connection over IPv4 whose packets change little has a line, one cache line with all that is
-//! to be known of it ([`Content`]): UDP once there were packets in both directions, and TCP between
-//! the handshake and the first FIN or RST, unless it is watched by a helper. Packets find it by an
-//! index of hashes. TCP's sequence numbers lie beside the lines; while a line is in use, they are
-//! kept up to date there and nowhere else. The tuple of the replies of a translated connection lies
-//! beside its line, too, which is entered by both hashes.
+//! A connection whose packets change little has a line, one cache line with all that is to be known
+//! of it ([`Content`]): UDP once there were packets in both directions, and TCP between the
+//! handshake and the first FIN or RST, unless it is watched by a helper. Packets find it by an index
+//! of hashes. TCP's sequence numbers lie beside the lines; while a line is in use, they are kept up
+//! to date there and nowhere else. The tuple of the replies of a translated connection lies beside
+//! its line, too, which is entered by both hashes; and so do the addresses of IPv6, of which the
+//! line has a digest only. Translated connections over IPv6 have no lines.
 //!
 //! The index is lossy. An entry may lack, because a full bucket has given it up, or because the
 //! index has grown: its connection may now belong in another bucket, and the old entry is dead.
@@ -15,7 +16,7 @@
 //! Lines are written, taken and given back under the lock of the connection's shard only. Their
 //! memory is never freed, so that those who still read one read a line.
 
-use crate::key::{Key, Secret, TCP};
+use crate::key::{Address, Key, Secret, TCP, UDP};
 use crate::nat::{Direction, Translation};
 use crate::request::{Earlier, Tracked, Tuple};
 use crate::state;
@@ -70,10 +71,17 @@ struct Sides([AtomicU64; 4]);
 #[repr(C, align(16))]
 struct Replies([AtomicU64; 2]);
 
+/// The addresses of a connection over IPv6: source, destination.
+#[derive(Debug, FromZeros, KnownLayout)]
+#[repr(C, align(32))]
+struct Addresses([AtomicU64; 4]);
+
 /// What a line says, but for the time of the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
     pub tuple: Short,
+    /// The whole addresses, where the tuple has their digests.
+    pub addresses: Option<[Address; 2]>,
     /// The tuple of replies, where the connection is translated.
     pub replies: Option<Short>,
     /// The direction of translation that was asked for.
@@ -115,14 +123,18 @@ impl Content {
     }
 }
 
-/// A tuple of IPv4, with its zone.
+/// A tuple with its zone: of IPv4, or of IPv6 with digests of its addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Short {
     /// Source, destination.
     addresses: u64,
-    /// Ports, zone, protocol.
+    /// Ports, zone, protocol, whether the addresses are digests.
     rest: u64,
 }
+
+/// The bit of [`Short::rest`] that says that addresses are digests. The hash of a key has the same
+/// bit at its place ([`Secret::hash`]).
+const DIGESTS: u64 = 1;
 
 impl Short {
     /// No packet's tuple.
@@ -140,7 +152,26 @@ impl Short {
         }
     }
 
-    /// Returns the same as a key.
+    /// Makes one of a tuple of IPv6. None unless it is of UDP or TCP. Others may have the same one,
+    /// even the tuple of the other direction.
+    pub fn digest(key: &Key) -> Option<Short> {
+        if !key.v6 || !matches!(key.protocol, UDP | TCP) {
+            return None;
+        }
+        let [source, destination] = key.addresses.map(|[high, low]| {
+            let both = high.rotate_left(17) ^ low;
+            both >> 32 ^ both & 0xffff_ffff
+        });
+        let ports = u32::from(key.ports[0]) << 16 | u32::from(key.ports[1]);
+        let Short { addresses, rest } =
+            Short::new(source << 32 | destination, ports, key.zone, key.protocol);
+        Some(Short {
+            addresses,
+            rest: rest | DIGESTS,
+        })
+    }
+
+    /// Returns the same as a key. Only for IPv4.
     pub fn key(self) -> Key {
         let port = |shift: u32| (self.rest >> shift) as u16;
         let address = |shift: u32| [0, u64::from((self.addresses >> shift) as u32)];
@@ -154,7 +185,7 @@ impl Short {
         }
     }
 
-    /// Returns the hash, that of [`Secret::hash`].
+    /// Returns the hash, that of [`Secret::hash`]. Only for IPv4.
     #[inline(always)]
     pub fn hash(self, secret: Secret) -> u64 {
         let end = |address: u64, port: u64| secret.end(0, address & 0xffff_ffff, port << 8);
@@ -274,6 +305,25 @@ impl Settled {
         }
     }
 
+    /// Returns the same as it is said of a packet with this key, which is not translated: whole
+    /// addresses of IPv6 are not known here.
+    pub(crate) fn tracked_by(&self, key: &Key) -> Tracked {
+        let original = match self.state & state::REPLY {
+            0 => key.tuple(),
+            _ => key.reversed().tuple(),
+        };
+        Tracked {
+            state: self.state(),
+            zone: self.zone(),
+            mark: self.mark,
+            label: self.label,
+            original: Some(original),
+            translation: Translation::default(),
+            rewrite: None,
+            has_connection: true,
+        }
+    }
+
     /// Returns the same as it is said of any packet.
     pub fn tracked(&self) -> Tracked {
         let [(source, source_port), (destination, destination_port)] = self.original();
@@ -347,12 +397,14 @@ impl Sides {
 #[repr(C, align(64))]
 struct Bucket([AtomicU64; WAYS]);
 
-/// A block of lines. Only TCP has sides, and only translated connections have a tuple of replies.
+/// A block of lines. Only TCP has sides, only translated connections have a tuple of replies, and
+/// only those over IPv6 have addresses beside the line.
 #[derive(Debug)]
 struct Block {
     lines: Box<[Line]>,
     sides: OnceLock<Box<[Sides]>>,
     replies: OnceLock<Box<[Replies]>>,
+    addresses: OnceLock<Box<[Addresses]>>,
 }
 
 /// The hash of a connection, and that of its replies if these have a tuple of their own.
@@ -450,6 +502,13 @@ impl Established {
         replies.get(number as usize % BLOCK)
     }
 
+    /// Returns where the addresses of a connection over IPv6 are.
+    #[inline(always)]
+    fn addresses(&self, number: u32) -> Option<&Addresses> {
+        let addresses = self.block(number)?.addresses.get()?;
+        addresses.get(number as usize % BLOCK)
+    }
+
     /// Takes some lines. None where there are no more.
     pub fn take(&self) -> Option<std::ops::Range<u32>> {
         const LINES: u32 = (BLOCK * BLOCKS) as u32;
@@ -463,6 +522,7 @@ impl Established {
             lines: zeroed(BLOCK),
             sides: OnceLock::new(),
             replies: OnceLock::new(),
+            addresses: OnceLock::new(),
         });
         (!block.lines.is_empty()).then_some(first..first + BATCH)
     }
@@ -511,6 +571,15 @@ impl Established {
                 };
                 beside[0].store(addresses, Ordering::Relaxed);
                 beside[1].store(rest, Ordering::Relaxed);
+            }
+            if let Some(addresses) = &content.addresses {
+                let all = block.addresses.get_or_init(|| zeroed(BLOCK));
+                let Some(Addresses(beside)) = all.get(number as usize % BLOCK) else {
+                    return false;
+                };
+                for (word, value) in beside.iter().zip(addresses.as_flattened()) {
+                    word.store(*value, Ordering::Relaxed);
+                }
             }
             line.expires.store(expires, Ordering::Relaxed);
             versioned.publish(words);
@@ -629,20 +698,25 @@ impl Established {
     }
 
     /// Answers for a packet by a line, if it is that of its connection, and prolongs this. None if
-    /// the packet has to go by the shard; then nothing has changed.
+    /// the packet has to go by the shard; then nothing has changed. `addresses` are the packet's
+    /// where the tuple has their digests.
     #[inline(always)]
     pub fn follow(
         &self,
         number: u32,
         tuple: Short,
+        addresses: Option<[Address; 2]>,
         segment: impl FnOnce() -> Option<Segment>,
         asking: Asking,
     ) -> Option<Settled> {
         let line = self.line(number)?;
         let expires = line.expires.load(Ordering::Relaxed);
         let (words, version) = line.versioned().read()?;
-        let [addresses, rest, timeout, mark, high, low] = words;
-        let original = Short { addresses, rest };
+        let [ends, rest, timeout, mark, high, low] = words;
+        let original = Short {
+            addresses: ends,
+            rest,
+        };
         let mut replies = original.reversed();
         if mark & TRANSLATED != 0 {
             let Replies(beside) = self.replies(number)?;
@@ -658,6 +732,20 @@ impl Established {
             || expires <= asking.now_ms
         {
             return None;
+        }
+        if let Some([source, destination]) = addresses {
+            let Addresses(beside) = self.addresses(number)?;
+            let held = std::array::from_fn(|at: usize| beside[at].load(Ordering::Relaxed));
+            if !line.versioned().is_still(version) {
+                return None;
+            }
+            let [from, to] = match reply {
+                false => [source, destination],
+                true => [destination, source],
+            };
+            if held != [from[0], from[1], to[0], to[1]] {
+                return None;
+            }
         }
         let end = asking.now_ms.saturating_add(timeout & 0xffff_ffff);
         if expires > end.saturating_add(EARLIER_MS) {
@@ -716,6 +804,7 @@ mod tests {
     fn content(number: u32) -> Content {
         Content {
             tuple: Short::new(number.into(), 5 << 16 | 6, 7, 17),
+            addresses: None,
             replies: None,
             nat: None,
             policies: 0,
@@ -747,7 +836,7 @@ mod tests {
         };
         let found = |number: u32| {
             let line = all.find(hash(number), false);
-            let settled = all.follow(line, content(number).tuple, || None, asking(10));
+            let settled = all.follow(line, content(number).tuple, None, || None, asking(10));
             settled.is_some_and(|settled| {
                 assert_eq!(
                     (settled.mark(), settled.label()),
@@ -789,6 +878,55 @@ mod tests {
         };
         assert!(ways.all(dead));
         assert_eq!(all.count.load(Ordering::Relaxed), 0);
+    }
+
+    /// Tuples of IPv6 whose digests are the same are told apart by their addresses.
+    #[test]
+    fn digests_are_not_addresses() {
+        let key = |low: u64, swapped: bool| {
+            let mut key = Key {
+                // Digests are 0 and 6, whatever the number.
+                addresses: [[0, low << 32 | low], [5, 6 ^ 5 << 17]],
+                ports: [7, 7],
+                protocol: UDP,
+                v6: true,
+                ..Key::default()
+            };
+            if swapped {
+                key.addresses.swap(0, 1);
+            }
+            key
+        };
+        let all = Established::new();
+        let ours = key(9, false);
+        let tuple = Short::digest(&ours).unwrap();
+        assert_eq!(Short::digest(&key(10, false)), Some(tuple));
+        let line = all.take().expect("enough of them").start;
+        let hashes = Hashes {
+            original: 77,
+            replies: None,
+        };
+        let content = Content {
+            tuple,
+            addresses: Some(ours.addresses),
+            ..content(1)
+        };
+        all.publish(hashes, line, &content, 500, None);
+        let state = |key: &Key| {
+            let tuple = Short::digest(key).unwrap();
+            let addresses = Some(key.addresses);
+            let settled = all.follow(line, tuple, addresses, || None, asking(10))?;
+            Some(settled.state() & state::REPLY != 0)
+        };
+        assert_eq!(state(&ours), Some(false));
+        assert_eq!(state(&key(9, true)), Some(true));
+        assert_eq!(state(&key(10, false)), None);
+        assert_eq!(state(&key(10, true)), None);
+        let udp = |protocol: u8| Key {
+            protocol,
+            ..key(9, false)
+        };
+        assert_eq!(Short::digest(&udp(crate::key::ICMPV6)), None);
     }
 
     /// The hash of a short tuple is that of the key; so is the other direction's.

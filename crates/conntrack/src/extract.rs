@@ -166,6 +166,58 @@ pub(crate) fn common<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<
     both.then(|| Short::new(addresses, ports, zone, protocol))
 }
 
+/// Reads the key of packets like those of [`common`] over IPv6, without extension headers. None for
+/// all others, and for those that are not sound.
+#[inline]
+pub(crate) fn common_wide<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<Key> {
+    let (start, end) = (usize::from(layers.l3), layers.end as usize);
+    let packet = frame.head().get(start..end)?;
+    let (header, segment) = packet.split_first_chunk::<IPV6_LEN>()?;
+    let transport: &[u8; 8] = segment.first_chunk()?;
+    let protocol = header[6];
+    if header[0] >> 4 != 6 || layers.l4 != layers.l3 + IPV6_LEN as u16 {
+        return None;
+    }
+    match protocol {
+        UDP => {
+            let length = usize::from(u16::from_be_bytes([transport[4], transport[5]]));
+            // Without a checksum it is not sound (RFC 8200, section 8.1).
+            if length < transport.len() || length > segment.len() || transport[6..] == [0, 0] {
+                return None;
+            }
+        }
+        TCP => {
+            let length = usize::from(segment.get(12)? >> 4) * 4;
+            if length < TCP_LEN || length > segment.len() {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    let offload = frame.offload();
+    if !(offload.checksum_valid || offload.partial_checksum) {
+        // Addresses and transport header lie one behind the other, as in the pseudo header.
+        let mut whole = Sum::new();
+        whole.add_bytes(packet.get(8..)?);
+        whole.add_u16(protocol.into());
+        whole.add_u32(segment.len() as u32);
+        if whole.fold() != 0xffff {
+            return None;
+        }
+    }
+    let address = |at| Some([be64(header, at)?, be64(header, at + 8)?]);
+    let ports = be32(transport, 0)?;
+    let both = ports >> 16 != 0 && ports & 0xffff != 0;
+    both.then_some(Key {
+        addresses: [address(8)?, address(24)?],
+        ports: [(ports >> 16) as u16, ports as u16],
+        kinds: [0; 2],
+        zone,
+        protocol,
+        v6: true,
+    })
+}
+
 /// Reads what [`common`] has found sound.
 fn packet_of<F: Frame>(short: Short, frame: &F, layers: &Layers) -> Option<Packet> {
     let kind = match short.protocol() {

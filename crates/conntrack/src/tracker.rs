@@ -222,6 +222,11 @@ impl Tracker {
             {
                 return settled.tracked();
             }
+            if short.is_none()
+                && let Some(tracked) = self.read_wide(frame, layers, request.zone, asking)
+            {
+                return tracked;
+            }
         }
         self.answer(frame, layers, read, earlier, request, now_ms)
     }
@@ -252,7 +257,27 @@ impl Tracker {
             return None;
         }
         let segment = || extract::segment(frame, layers);
-        self.established.follow(line, short, segment, asking)
+        self.established.follow(line, short, None, segment, asking)
+    }
+
+    /// [`Tracker::read`] for a packet of IPv6.
+    #[inline(never)]
+    fn read_wide<F: Frame>(
+        &self,
+        frame: &F,
+        layers: &Layers,
+        zone: u16,
+        asking: Asking,
+    ) -> Option<Tracked> {
+        let key = extract::common_wide(frame, layers, zone)?;
+        let (tuple, hash) = (Short::digest(&key)?, self.secret.hash(&key));
+        let line = self.established.find(hash, tuple.is_tcp());
+        if line == NO_LINE {
+            return None;
+        }
+        let (addresses, segment) = (Some(key.addresses), || extract::segment(frame, layers));
+        let settled = (self.established).follow(line, tuple, addresses, segment, asking)?;
+        Some(settled.tracked_by(&key))
     }
 
     /// Answers for a packet.
@@ -334,6 +359,13 @@ impl Tracker {
                 && let Some(settled) = self.read(frame, layers, short, line, asking)
             {
                 answer(coming.number, Told::Settled(&settled));
+                continue;
+            }
+            if short == Short::NONE
+                && may_read(request, coming.earlier, coming.zone)
+                && let Some(tracked) = self.read_wide(frame, layers, coming.zone, asking)
+            {
+                answer(coming.number, Told::Other(&tracked));
                 continue;
             }
             let request = Request {
@@ -541,5 +573,90 @@ impl Tracker {
             shard.publish(hashes, index);
         }
         Some(Followed::Answer(tracked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::build::Builder;
+    use packet::parse::parse_frame;
+    use packet::{FlowKey, HeapFrame, WordSet};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    const SYN: u16 = 2;
+    const ACK: u16 = 16;
+
+    /// Packets of established connections over IPv6 are answered while somebody else has the locks
+    /// of all shards.
+    #[test]
+    fn established_packets_of_ipv6_take_no_lock() {
+        let tracker = Arc::new(Tracker::new([7, 8]));
+        let send = |tracker: &Tracker, tcp: bool, reply: bool, flags: u16, commit: bool| {
+            let mut ends = [[0xfd; 16], [0xfe; 16]];
+            let mut ports = [1025, 80];
+            // Of the sender and of the other side.
+            let mut numbers = [100_u32, 500];
+            if reply {
+                ends.reverse();
+                ports.reverse();
+                numbers.reverse();
+            }
+            let ip = Builder::ethernet([2; 6], [4; 6]).ipv6(ends[0], ends[1]);
+            let mut frame = match tcp {
+                false => ip.udp(ports[0], ports[1]).payload(b"some").frame(),
+                true => {
+                    let mut bytes = ip.tcp(ports[0], ports[1], flags).bytes();
+                    numbers[0] += u32::from(flags & SYN == 0);
+                    numbers[1] += 1;
+                    for (at, number) in [58, 62].into_iter().zip(numbers) {
+                        bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
+                    }
+                    let mut frame = HeapFrame::new(&bytes);
+                    frame.set_offload(packet::frame::Offload {
+                        checksum_valid: true,
+                        ..Default::default()
+                    });
+                    frame
+                }
+            };
+            let mut key = FlowKey::ZERO;
+            let layers = parse_frame(&mut frame, 1, WordSet::MINI_KEY, &mut key);
+            let request = Request {
+                commit,
+                ..Request::default()
+            };
+            tracker.track(&frame, &layers, &request, 5)
+        };
+        for tcp in [false, true] {
+            send(&tracker, tcp, false, SYN, true);
+            send(&tracker, tcp, true, SYN | ACK, false);
+            send(&tracker, tcp, false, ACK, false);
+            // The first that goes on after the handshake may still take it.
+            send(&tracker, tcp, true, ACK, false);
+        }
+        let held = (0..SHARDS).map(|shard| tracker.lock(shard));
+        let held = held.collect::<Vec<_>>();
+        let (answers, told) = mpsc::channel();
+        let other = tracker.clone();
+        std::thread::spawn(move || {
+            for (tcp, reply) in [(false, false), (false, true), (true, false), (true, true)] {
+                let _ = answers.send(send(&other, tcp, reply, ACK, false));
+            }
+        });
+        for reply in [false, true, false, true] {
+            let tracked = told.recv_timeout(Duration::from_secs(20));
+            let tracked = tracked.expect("it waits for a lock");
+            let wanted = state::TRACKED | state::ESTABLISHED | if reply { state::REPLY } else { 0 };
+            assert_eq!(tracked.state, wanted, "{tracked:?}");
+            let original = tracked.original.expect("a connection has a tuple");
+            assert_eq!(
+                (original.source_port, original.destination_port),
+                (1025, 80)
+            );
+            assert_eq!(original.source, std::net::Ipv6Addr::from([0xfd; 16]));
+        }
+        drop(held);
     }
 }

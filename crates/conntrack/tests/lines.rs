@@ -51,9 +51,27 @@ fn address(connection: u8, second: bool) -> Ipv4Addr {
     Ipv4Addr::new(10, u8::from(second), 0, connection)
 }
 
-/// Where the packets of translated connections, which are half of all, are sent instead.
+/// The same of connections over IPv6, which are the last three.
+fn wide_address(connection: u8, second: bool) -> [u8; 16] {
+    let mut address = [0xfd; 16];
+    (address[7], address[15]) = (u8::from(second), connection);
+    address
+}
+
+/// Number of connections.
+const CONNECTIONS: u8 = 9;
+
+/// Whether a connection is over IPv6.
+fn is_wide(connection: u8) -> bool {
+    connection >= 6
+}
+
+/// Where the packets of translated connections, which are half of those over IPv4, are sent
+/// instead.
 fn server(connection: u8) -> Option<Ipv4Addr> {
-    (connection >= 3).then(|| Ipv4Addr::new(10, 2, 0, connection))
+    (3..6)
+        .contains(&connection)
+        .then(|| Ipv4Addr::new(10, 2, 0, connection))
 }
 
 /// A packet of a connection; two of three are TCP.
@@ -76,17 +94,28 @@ impl Packet {
         }
         let [source, destination] = ends.map(Ipv4Addr::to_bits);
         let (source_port, port) = if self.reply { (80, 1025) } else { (1025, 80) };
-        let ip = Builder::ethernet([2; 6], [4; 6]).ipv4(source, destination);
+        let ethernet = Builder::ethernet([2; 6], [4; 6]);
+        let wide = is_wide(self.connection);
+        let ip = match wide {
+            false => ethernet.ipv4(source, destination),
+            true => {
+                let [source, destination] =
+                    [self.reply, !self.reply].map(|second| wide_address(self.connection, second));
+                ethernet.ipv6(source, destination)
+            }
+        };
+        // Of the sequence number.
+        let at = if wide { 58 } else { 38 };
         let payload = vec![7; self.length];
         let mut bytes = match self.connection % 3 {
             2 => ip.udp(source_port, port).payload(&payload).bytes(),
             _ => {
                 let tcp = ip.tcp(source_port, port, self.flags);
                 let mut bytes = tcp.payload(&payload).bytes();
-                for (at, number) in [38, 42].into_iter().zip(self.numbers) {
+                for (at, number) in [at, at + 4].into_iter().zip(self.numbers) {
                     bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
                 }
-                bytes[48..50].copy_from_slice(&self.window.to_be_bytes());
+                bytes[at + 10..at + 12].copy_from_slice(&self.window.to_be_bytes());
                 bytes
             }
         };
@@ -121,7 +150,7 @@ fn packet() -> impl Strategy<Value = Step> {
     ];
     let mark = prop::option::weighted(0.1, 0..3_u32);
     (
-        0..6_u8,
+        0..CONNECTIONS,
         any::<bool>(),
         flags,
         off,
@@ -155,7 +184,7 @@ fn step() -> impl Strategy<Value = Step> {
         60 => packet(),
         4 => (0..40_000_u32).prop_map(Step::Wait),
         2 => Just(Step::Expire),
-        1 => (0..6_u8).prop_map(Step::Flush),
+        1 => (0..CONNECTIONS).prop_map(Step::Flush),
         1 => (0..2_u16, 0..60_u32).prop_map(|(zone, seconds)| Step::Policy(zone, seconds)),
         1 => any::<bool>().prop_map(Step::Check),
     ]
@@ -180,7 +209,7 @@ fn shown(tracker: &Tracker, now: u64) -> Vec<String> {
 fn check(steps: &[Step]) {
     let trackers = [Tracker::new([5, 6]), Tracker::new([5, 6])];
     let mut policies = [Policy::default(), Policy::default()];
-    let mut next = [[1000_u32, 5_000_000]; 6];
+    let mut next = [[1000_u32, 5_000_000]; CONNECTIONS as usize];
     let mut now = 1_000_000;
     for (number, step) in steps.iter().enumerate() {
         match *step {
@@ -275,7 +304,10 @@ fn check(steps: &[Step]) {
                 .for_each(|tracker| while !tracker.expire(now, 5) {}),
             Step::Flush(host) => {
                 let mut filter = Filter::default();
-                filter.original.source = Some(address(host, false).into());
+                filter.original.source = Some(match is_wide(host) {
+                    false => address(host, false).into(),
+                    true => wide_address(host, false).into(),
+                });
                 for tracker in &trackers {
                     let mut cursor = Some(Cursor::default());
                     while let Some(at) = cursor {
@@ -310,8 +342,8 @@ proptest! {
     }
 }
 
-/// Once a connection is established, its packets go by its line: of UDP and TCP, translated or not,
-/// in both directions.
+/// Once a connection over IPv4 is established, its packets go by its line: of UDP and TCP,
+/// translated or not, in both directions. (Of IPv6: `tracker::tests`.)
 #[test]
 fn established_packets_take_no_lock() {
     for connection in 0..6_u8 {
