@@ -129,7 +129,10 @@ pub fn run(options: &LabOptions) -> Result<()> {
         Command::List(options) => list(options),
         Command::Run(options) => run_experiments(options),
         Command::Compare(options) => {
-            let (before, now) = (Results::read(&options.before)?, Results::read(&options.now)?);
+            let (before, now) = (
+                Results::read(&options.before)?,
+                Results::read(&options.now)?,
+            );
             let comparison = compare(&before, &now);
             out!("{}", comparison.text());
             if comparison.count(lab::compare::Way::Worse) > 0 {
@@ -169,10 +172,17 @@ fn list(options: &ListOptions) -> Result<()> {
         }
         return Ok(());
     }
-    outln!("{:<6} {:<52} {:>7} {:>8}  measures", "id", "title", "quick", "normal");
+    outln!(
+        "{:<6} {:<52} {:>7} {:>8}  measures",
+        "id",
+        "title",
+        "quick",
+        "normal"
+    );
     let mut totals = [0.0; 2];
     for experiment in Experiment::all()? {
-        let both = [Mode::Quick, Mode::Normal].map(|mode| run::estimate(&experiment, &planned(mode)));
+        let both =
+            [Mode::Quick, Mode::Normal].map(|mode| run::estimate(&experiment, &planned(mode)));
         totals = [totals[0] + both[0], totals[1] + both[1]];
         outln!(
             "{:<6} {:<52} {:>6.0}s {:>7.0}s  {}",
@@ -183,7 +193,12 @@ fn list(options: &ListOptions) -> Result<()> {
             experiment.subjects.join(" ")
         );
     }
-    outln!("{:<59} {:>6.0}s {:>7.0}s", "all, with all switches", totals[0], totals[1]);
+    outln!(
+        "{:<59} {:>6.0}s {:>7.0}s",
+        "all, with all switches",
+        totals[0],
+        totals[1]
+    );
     outln!("Needs root, huge pages, and what it measures: a switch that is missing is left out.");
     Ok(())
 }
@@ -201,7 +216,10 @@ fn print_cells(experiment: &Experiment, options: &Options) {
     }
     let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
     for at in experiment.cells(options.mode) {
-        let words: Vec<_> = at.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let words: Vec<_> = at
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         let seconds = f64::from(rounds) * run::window(experiment, options);
         for subject in &experiment.subjects {
             if options.subjects.is_empty() || options.subjects.contains(subject) {
@@ -267,7 +285,9 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
     };
     let earlier = asked.earlier.as_deref().map(Results::read).transpose()?;
     if options.mode == Mode::Quick {
-        experiments.iter().for_each(|experiment| print_cells(experiment, &options));
+        experiments
+            .iter()
+            .for_each(|experiment| print_cells(experiment, &options));
     }
     place::heed_signals(GRACE)?;
     let place = OwnPlace::make()?;
@@ -318,11 +338,7 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
 }
 
 /// Writes report.html.
-fn report(
-    directory: &std::path::Path,
-    results: &Results,
-    earlier: Option<&Results>,
-) -> Result<()> {
+fn report(directory: &std::path::Path, results: &Results, earlier: Option<&Results>) -> Result<()> {
     let path = directory.join("report.html");
     let html = lab::report::html(results, earlier);
     std::fs::write(&path, html).with_context(|| format!("cannot write {}", path.display()))
@@ -330,8 +346,14 @@ fn report(
 
 fn clean() -> Result<()> {
     let cleaned = place::clean()?;
-    cleaned.removed.iter().for_each(|what| outln!("removed {what}"));
-    cleaned.living.iter().for_each(|what| outln!("left alone, since it runs: {what}"));
+    cleaned
+        .removed
+        .iter()
+        .for_each(|what| outln!("removed {what}"));
+    cleaned
+        .living
+        .iter()
+        .for_each(|what| outln!("left alone, since it runs: {what}"));
     if !cleaned.failed.is_empty() {
         bail!("{}", cleaned.failed.join("; "));
     }

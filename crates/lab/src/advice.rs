@@ -89,9 +89,10 @@ pub fn experiment(host: &Host, results: &Results) -> Experiment {
         id: "advice".into(),
         title: "What paper a's conclusions say for this host".into(),
         paper: "a".into(),
-        purpose: "What an operator of this host can take from the paper, from the host's state and \
+        purpose:
+            "What an operator of this host can take from the paper, from the host's state and \
                   from what this run measured."
-            .into(),
+                .into(),
         topology: "Nothing is set up: the kernel's files are read.".into(),
         command: "sluice lab run A1 A5".into(),
         findings: advice(host, results),

@@ -28,8 +28,9 @@ pub fn destination(settings: &Settings, to: u16, flow: u64) -> Destination {
         let bytes = number.to_be_bytes();
         bytes[2..].try_into().expect("six bytes")
     };
+    // Whoever routes takes only what is addressed to it, and nobody else looks at that.
     let plain = Destination {
-        ethernet: ethernet(station(to, 0, 1)),
+        ethernet: ethernet(u64::from_str_radix(&ROUTER.replace(':', ""), 16).unwrap_or(0)),
         address: Ipv4Addr::from(0x0A01_0000_u32.wrapping_add(flow as u32)),
         port: 2048,
     };
@@ -40,7 +41,6 @@ pub fn destination(settings: &Settings, to: u16, flow: u64) -> Destination {
             ..plain
         },
         JobKind::Routes => Destination {
-            ethernet: ethernet(u64::from_str_radix(&ROUTER.replace(':', ""), 16).unwrap_or(0)),
             address: Ipv4Addr::from(u32::from(route(flow as u32)) + 1),
             ..plain
         },

@@ -1,7 +1,8 @@
 //! What a run was made on: the processor, memory, kernel and noise of this host, and what limits
 //! what can be shown here.
 
-use crate::results::{Figure, Machine};
+use crate::lines::Line;
+use crate::results::{Figure, Machine, Value};
 use crate::speed::Probe;
 use crate::statistics;
 use std::collections::BTreeMap;
@@ -302,6 +303,37 @@ pub fn measure(probe: &mut dyn Probe, core: usize) -> Measured {
     measured
 }
 
+/// What each bottleneck of this host allows, as cells of an experiment: million packets per second.
+pub fn bottlenecks(measured: &Measured, cycles_per_second: f64) -> Vec<Line> {
+    let line = |name: &str, rate: f64| Line {
+        subject: "host".into(),
+        at: BTreeMap::from([("bottleneck".to_string(), Value::from(name))]),
+        figures: BTreeMap::from([("rate".to_string(), rate / 1e6)]),
+        ..Line::default()
+    };
+    let load = statistics::median(&measured.load_ns);
+    let mut lines = vec![
+        line(
+            "memory, 64 bytes",
+            statistics::median(&measured.copy) / SMALL,
+        ),
+        line(
+            "memory, 1518 bytes",
+            statistics::median(&measured.copy) / 1518.0,
+        ),
+        line(
+            "copies in cache, 1500 bytes",
+            statistics::median(&measured.cached) / 1500.0,
+        ),
+        line("processor, 100 cycles", cycles_per_second / 100.0),
+        line("processor, 1000 cycles", cycles_per_second / 1000.0),
+    ];
+    if load > 0.0 {
+        lines.push(line("one wait for a far cache line", 1e9 / load));
+    }
+    lines
+}
+
 /// Bytes per second of an action that is repeated.
 fn rate(bytes: usize, times: usize, mut act: impl FnMut()) -> f64 {
     let begun = Instant::now();
@@ -506,6 +538,23 @@ mod tests {
         assert!(machine.threads);
         assert_eq!(machine.limits.len(), 1, "{:?}", machine.limits);
         assert_eq!(machine.hypervisor, None);
+    }
+
+    #[test]
+    fn bottlenecks_are_packets_per_second() {
+        let lines = bottlenecks(&measured(), 2e9);
+        let rate = |name: &str| {
+            let at = |line: &&Line| line.at["bottleneck"] == Value::from(name);
+            lines.iter().find(at).unwrap().figures["rate"]
+        };
+        assert_eq!(rate("memory, 64 bytes"), 156.25);
+        assert_eq!(rate("processor, 100 cycles"), 20.0);
+        assert_eq!(rate("one wait for a far cache line"), 12.5);
+        assert_eq!(
+            bottlenecks(&Measured::default(), 2e9).len(),
+            5,
+            "without a load's time"
+        );
     }
 
     #[test]

@@ -191,9 +191,11 @@ pub enum Method {
     Program,
     /// A simulation ([`simulation`](crate::simulation)).
     Simulation,
+    /// The host itself is measured ([`machine`](crate::machine)).
+    Host,
 }
 
-const METHODS: [(&str, Method); 13] = [
+const METHODS: [(&str, Method); 14] = [
     ("throughput", Method::Throughput),
     ("load", Method::Load),
     ("rfc2544-throughput", Method::Rfc2544Throughput),
@@ -207,6 +209,7 @@ const METHODS: [(&str, Method); 13] = [
     ("flow-setup", Method::FlowSetup),
     ("program", Method::Program),
     ("simulation", Method::Simulation),
+    ("host", Method::Host),
 ];
 
 /// What trials that are described in full say.
@@ -246,7 +249,7 @@ impl Method {
 
     /// Whether cells come from outside, and not from trials.
     pub fn is_outside(self) -> bool {
-        matches!(self, Method::Program | Method::Simulation)
+        matches!(self, Method::Program | Method::Simulation | Method::Host)
     }
 
     /// Measures that it can fill. (Latency is absent where frames carry no stamps.) What comes from
@@ -264,7 +267,7 @@ impl Method {
             Method::MlrSearch => &["ndr", "pdr", "ndr_low", "pdr_low", "trials", "searched"],
             Method::Soak => &["rate", "least", "loss", "worst_loss", "p99", "max", "drift"],
             Method::FlowSetup => &["setup", "setup_p99", "barrier", "barrier_p99", "changes"],
-            Method::Program | Method::Simulation => &[],
+            Method::Program | Method::Simulation | Method::Host => &[],
         }
     }
 
@@ -285,7 +288,7 @@ impl Method {
             Method::MlrSearch => 20.0,
             Method::Tst009 => 12.0,
             Method::Soak => f64::from(soak::SLICES),
-            Method::Program | Method::Simulation => 0.0,
+            Method::Program | Method::Simulation | Method::Host => 0.0,
         }
     }
 
@@ -304,7 +307,9 @@ impl Method {
             Method::Tst009 => tst009::measure(&mut trial, limits),
             Method::Soak => soak::measure(&mut trial, limits),
             Method::FlowSetup => flow_setup::measure(&mut trial, limits),
-            Method::Program | Method::Simulation => Err("is measured outside".into()),
+            Method::Program | Method::Simulation | Method::Host => {
+                Err("is measured outside".into())
+            }
         }?;
         found.trials = trial.count;
         Ok(found)

@@ -6,13 +6,13 @@
 //! begins; a cell that cannot be measured is recorded with its reason, and the run goes on.
 
 use crate::Error;
+use crate::advice;
 use crate::experiment::{Experiment, Mode};
 use crate::findings;
 use crate::generator::Generate;
 use crate::journal::{Entry, Header, Journal, Window};
-use crate::advice;
 use crate::lines::{self, Line};
-use crate::machine::Host;
+use crate::machine::{self, Host};
 use crate::methods::{Limits, Method};
 use crate::program;
 use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value};
@@ -624,6 +624,16 @@ fn outside(
             let lines = simulation::run(&experiment.id, u64::from(rounds) * 4);
             lines.map(|lines| lines.into_iter().for_each(&mut accept))
         }
+        Method::Host => {
+            for _ in 0..rounds {
+                let measured = machine::measure(hands.probe, options.cores[0]);
+                let cycles = hands.probe.cycles_per_second();
+                machine::bottlenecks(&measured, cycles)
+                    .into_iter()
+                    .for_each(&mut accept);
+            }
+            Ok(())
+        }
         _ => run_program(experiment, options, rounds, hands, accept),
     };
     if let Some(problem) = problem {
@@ -1002,7 +1012,7 @@ impl TimeLeft {
     fn outside(&self, experiment: &Experiment, options: &Options) -> f64 {
         let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
         match experiment.method() {
-            Method::Simulation => 5.0,
+            Method::Simulation | Method::Host => 5.0,
             _ => f64::from(rounds) * PROGRAM,
         }
     }

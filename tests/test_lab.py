@@ -1,0 +1,232 @@
+"""`sluice lab`: experiments are listed, run with whatever switches are there, ended and resumed, and
+nothing is left behind. No figure is asserted but that there is one."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+from harness import Skip, check, equal, run, test, wait_for
+
+OWN = """\
+id: own
+title: Frames of two sizes
+purpose: To see whether the lab works.
+topology: Frames from one port to another.
+method: throughput
+subjects: [sluice, nobody]
+sweep:
+  - {name: size, title: Frame, unit: bytes, values: [64, 256]}
+settings: {path: p-p, job: cross}
+measures:
+  - {name: rate, title: Throughput, unit: Mpps, better: higher}
+plots:
+  - {title: Throughput, kind: line, x: size, y: [rate], series: subject}
+expect:
+  - text: There is a figure.
+    left: {measure: rate, subject: sluice, at: {size: 64}}
+    is: above
+    factor: 0.0001
+    right: {measure: rate, subject: sluice, at: {size: 256}}
+"""
+
+
+class User:
+    """Somebody who runs the lab in a directory of their own."""
+
+    def __init__(self, lab):
+        if lab.is_ovs:
+            raise Skip("a command of Sluice's")
+        self.daemon = os.path.abspath(lab.switchd[0])
+        self.command = os.path.join(os.path.dirname(self.daemon), "sluice")
+        self.directory = lab.directory
+        self.output = os.path.join(lab.directory, "results")
+
+    def write(self, text=OWN, name="own.yaml"):
+        path = os.path.join(self.directory, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def words(self, *words):
+        return [self.command, "lab", *words]
+
+    def run(self, *words, ok=True, seconds=150):
+        return run(self.words(*words), ok=ok, seconds=seconds)
+
+    def start(self, *words):
+        """Starts a run whose progress goes to a file."""
+        self.log = os.path.join(self.directory, "log")
+        with open(self.log, "wb") as log:
+            return subprocess.Popen(self.words(*words), stdout=log, stderr=log)
+
+    def windows(self):
+        """Whole windows in the journal."""
+        try:
+            with open(f"{self.output}/journal.jsonl", "rb") as file:
+                lines = file.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        return [entry["window"] for entry in map(json.loads, lines) if "window" in entry]
+
+    def results(self):
+        with open(f"{self.output}/results.json", encoding="utf-8") as file:
+            return json.load(file)
+
+    def cells(self):
+        """Cells of the experiment of one's own."""
+        experiments = {one["id"]: one for one in self.results()["experiments"]}
+        return experiments["own"]["cells"]
+
+
+def left_behind():
+    """What labs have: directories, namespaces, processes."""
+    names = []
+    if os.path.isdir("/run/sluice-lab"):
+        names += [name for name in os.listdir("/run/sluice-lab") if name.startswith("sluicelab")]
+    if os.path.isdir("/run/netns"):
+        names += [name for name in os.listdir("/run/netns") if name.startswith("sluicelab")]
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                if b"SLUICE_LAB=sluicelab" in file.read():
+                    names.append(process)
+        except OSError:
+            pass
+    return names
+
+
+@test(timeout=60)
+def experiments_are_listed_with_their_cells(lab):
+    """Every experiment of the papers, and the cells of one."""
+    user = User(lab)
+    listed = user.run("list").stdout
+    names = [line.split()[0] for line in listed.splitlines()]
+    for paper, count in (("A", 12), ("B", 11), ("C", 11), ("D", 13)):
+        missing = [n for n in range(1, count + 1) if f"{paper}{n}" not in names]
+        equal(missing, [], f"experiments of paper {paper} that are missing")
+    cells = user.run("list", "A4", "--quick").stdout
+    check("flows=1000" in cells and "flows=10000" not in cells, cells)
+    check("flows=10000" in user.run("list", "A4").stdout, "all values without --quick")
+    equal(user.run("list", user.write()).stdout.count("size="), 4, "cells of one's own")
+
+
+@test(timeout=60)
+def what_is_wrong_is_said_with_its_place(lab):
+    """Bad files, unknown experiments and switches end with a message and nothing else."""
+    user = User(lab)
+
+    def complaint(*words):
+        done = user.run(*words, ok=False)
+        check(done.returncode != 0, "succeeded:", words)
+        check("panicked" not in done.stderr, done.stderr)
+        return done.stderr
+
+    for old, new, words in (
+        ("title: Frames", "titel: Frames", ["own.yaml", "titel"]),
+        ("unit: bytes", "unti: bytes", ["own.yaml", "unti"]),
+        ("method: throughput", "method: guess", ["method", "guess", "throughput"]),
+        ("[64, 256]", "[64, 6]", ["size", '"6"', "64 and 9018"]),
+        ("x: size", "x: weight", ["plots[0].x", "weight", '"size"']),
+        ("job: cross", "job: fly", ["job", "fly", "stations"]),
+    ):
+        text = complaint("run", user.write(OWN.replace(old, new)), "--output", user.output)
+        for word in words:
+            check(word in text, word, "is not in", text)
+    check("A4" in complaint("run", "Z9"), "unknown experiments")
+    check("no such file" in complaint("run", "./none.yaml").lower(), "files that are not there")
+    own = user.write()
+    text = complaint("run", own, "--subject", "cisco", "--output", user.output)
+    check("cisco" in text and "sluice" in text, text)
+    check("0.01" in complaint("run", own, "--seconds", "0"), "seconds")
+    check("64" in complaint("run", own, "--core", "64"), "cores")
+    check("results.json" in complaint("report", user.directory), "no results")
+    check(not os.path.exists(f"{user.output}/results.json"), "there are results")
+    equal(left_behind(), [], "left behind")
+
+
+@test(timeout=240, dpdk=True)
+def an_experiment_of_ones_own_is_run(lab):
+    """Cells have figures with intervals, what is missing its reason, and nothing is left behind."""
+    user = User(lab)
+    done = user.run(
+        *("run", user.write(), "--output", user.output, "--rounds", "3", "--seconds", "0.2"),
+        *("--sluiced", user.daemon),
+    )
+    check("left]" in done.stderr and "3/3" in done.stderr, done.stderr)
+    results = user.results()
+    equal(results["made"]["interrupted"], False, "interrupted")
+    for cell in user.cells():
+        if cell["subject"] == "sluice":
+            figure = cell["figures"]["rate"]
+            equal(len(figure["runs"]), 3, "runs")
+            check(0 < figure["low"] <= figure["median"] <= figure["high"], figure)
+        else:
+            check(cell["missing"], cell)
+    equal(len(user.cells()), 4, "cells")
+    own = next(one for one in results["experiments"] if one["id"] == "own")
+    equal(own["state"], "done", "state")
+    equal([finding["holds"] for finding in own["findings"]], [True], "findings")
+    machine = results["machine"]
+    check(machine["processor"] and machine["limits"] and machine["headroom"], machine)
+    check(machine["tsc_mhz"] > 100, machine["tsc_mhz"])
+    equal(left_behind(), [], "left behind")
+    # The same results do not differ from themselves.
+    text = user.run("compare", user.output, f"{user.output}/results.json").stdout
+    check("2 figures compared: 0 better, 0 worse" in text, text)
+    # Another run does not overwrite it.
+    again = user.run("run", user.write(), "--output", user.output, ok=False)
+    check(again.returncode != 0 and "--resume" in again.stderr, again.stderr)
+
+
+@test(timeout=360, dpdk=True)
+def a_killed_run_is_cleaned_up_after_and_goes_on(lab):
+    """After kill -9 at most one window is lost; `clean` removes the rest, `--resume` goes on."""
+    user = User(lab)
+    words = [
+        *("run", user.write(), "--output", user.output, "--rounds", "3", "--seconds", "0.2"),
+        *("--sluiced", user.daemon, "--subject", "sluice"),
+    ]
+    process = user.start(*words)
+    wait_for("two windows are measured", lambda: len(user.windows()) >= 2, 100)
+    process.kill()
+    process.wait()
+    before = user.windows()
+    check(2 <= len(before) < 6, f"{len(before)} windows before it was killed")
+    check(left_behind(), "nothing was left behind: the test does not test")
+    other = user.run(*words, ok=False)
+    check("--resume" in other.stderr, other.stderr)
+    cleaned = user.run("clean").stdout
+    check("removed" in cleaned, cleaned)
+    equal(left_behind(), [], "left behind after clean")
+    check("nothing was left" in user.run("clean").stdout, "clean again")
+    changed = user.run(*words[:5], "4", *words[6:], "--resume", ok=False)
+    check("cannot resume" in changed.stderr and "rounds" in changed.stderr, changed.stderr)
+    user.run(*words, "--resume")
+    after = user.windows()
+    equal(after[: len(before)], before, "what was measured before")
+    equal(len(after), 6, "windows")
+    check(all(len(cell["figures"]["rate"]["runs"]) == 3 for cell in user.cells()), "runs")
+    equal(user.results()["made"]["interrupted"], False, "interrupted")
+    equal(left_behind(), [], "left behind")
+
+
+@test(timeout=240, dpdk=True)
+def control_c_ends_in_good_order(lab):
+    """What has been measured is in the results, marked as interrupted; nothing is left behind."""
+    user = User(lab)
+    process = user.start(
+        *("run", user.write(), "--output", user.output, "--rounds", "50", "--seconds", "0.2"),
+        *("--sluiced", user.daemon),
+    )
+    wait_for("a window is measured", lambda: user.windows(), 100)
+    process.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    check(process.wait(100) != 0, "it ended with 0")
+    results = user.results()
+    equal(results["made"]["interrupted"], True, "interrupted")
+    own = next(one for one in results["experiments"] if one["id"] == "own")
+    equal(own["state"], "interrupted", "state")
+    check(any(cell["figures"] for cell in user.cells()), "no figures", time.monotonic() - begun)
+    equal(left_behind(), [], "left behind")
