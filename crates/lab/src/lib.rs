@@ -18,6 +18,7 @@ pub mod machine;
 pub mod methods;
 pub mod place;
 pub mod program;
+pub mod report;
 pub mod results;
 pub mod run;
 pub mod settings;
