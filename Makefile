@@ -65,7 +65,7 @@ explore:
 
 e2e:
 	@scripts/setup
-	@scripts/step build cargo build --release --locked
+	@scripts/step build cargo build --release --locked --bins --example subject
 	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run $(TESTS)
 
 conformance:

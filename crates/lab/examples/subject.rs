@@ -3,15 +3,18 @@
 //! ```text
 //! subject versions                    what can be measured here
 //! subject run SUBJECT PLAN SECONDS    a plan in JSON (a file), counters twice a second
+//! subject topology NAME SUBJECT CAPTURE SECONDS    the same, with guests; no capture: veths
 //! subject clean                       removes what dead labs left
 //! ```
 //!
 //! `SUBJECT` may be `LABEL=COMMAND`, any daemon. SLUICED in the environment is Sluice's daemon. All
 //! that is printed is JSON, a line each.
 
+use lab::guests::Guests;
 use lab::place::{OwnPlace, clean, heed_signals, interrupted};
 use lab::subject::{Error, Plan, Subject};
 use lab::subjects;
+use lab::topology::{Shared, Topology, Wire, share, topology};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["run", subject, plan, seconds] => run(subject, plan, seconds),
+        ["topology", name, subject, capture, seconds] => build(name, subject, capture, seconds),
         ["clean"] => clean().map(|cleaned| {
             say(json!({
                 "removed": cleaned.removed,
@@ -33,9 +37,7 @@ fn main() -> ExitCode {
                 "living": cleaned.living,
             }));
         }),
-        _ => Err(Error::Failed(
-            "versions, run SUBJECT PLAN SECONDS, or clean".into(),
-        )),
+        _ => Err(Error::Failed("versions, run, topology, or clean".into())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,16 +76,58 @@ fn run(subject: &str, plan: &str, seconds: &str) -> Result<(), Error> {
     let failed = |error: &dyn std::fmt::Display| Error::Failed(format!("{plan}: {error}"));
     let text = std::fs::read_to_string(plan).map_err(|error| failed(&error))?;
     let plan: Plan = serde_json::from_str(&text).map_err(|error| failed(&error))?;
-    let seconds: f64 = seconds.parse().map_err(|error| failed(&error))?;
-    let subject: Box<dyn Subject> = match subject.split_once('=') {
-        Some((label, command)) => Box::new(subjects::daemon(label, command)),
-        None => subjects::named(subject, sluiced().as_deref())?,
+    let subject = subject_of(subject)?;
+    drive(&*subject, &plan, None, seconds)
+}
+
+fn build(name: &str, subject: &str, capture: &str, seconds: &str) -> Result<(), Error> {
+    let subject = subject_of(subject)?;
+    let wire = match capture {
+        "" => Wire::Veth,
+        path => Wire::Memory(path.into()),
     };
+    // Guests are there where a generator need not share their core.
+    let shared = share(&subjects::allowed_cores(), 1, false, true)?;
+    let topology = topology(name, &*subject, &wire, &shared.workers)?;
+    say(
+        json!({"text": topology.text, "cores": shared.text, "sources": topology.sources,
+        "sinks": topology.sinks}),
+    );
+    let plan = topology.plan.clone();
+    drive(&*subject, &plan, Some((topology, shared)), seconds)
+}
+
+fn subject_of(name: &str) -> Result<Box<dyn Subject>, Error> {
+    Ok(match name.split_once('=') {
+        Some((label, command)) => Box::new(subjects::daemon(label, command)),
+        None => subjects::named(name, sluiced().as_deref())?,
+    })
+}
+
+fn drive(
+    subject: &dyn Subject,
+    plan: &Plan,
+    built: Option<(Topology, Shared)>,
+    seconds: &str,
+) -> Result<(), Error> {
+    let seconds: f64 = seconds
+        .parse()
+        .map_err(|error| Error::Failed(format!("{seconds}: {error}")))?;
     subject.version()?;
-    subject.can(&plan)?;
+    subject.can(plan)?;
     heed_signals(Duration::from_secs(30))?;
     let place = OwnPlace::make()?;
-    let mut running = subject.start(&place, &plan)?;
+    let mut running = subject.start(&place, plan)?;
+    let mut guests = match &built {
+        Some((topology, shared)) if !topology.guests.is_empty() => Some(Guests::start(
+            &place,
+            &running.ends(),
+            &topology.guests,
+            shared.guests,
+            shared.beside,
+        )?),
+        _ => None,
+    };
     say(json!({
         "prefix": place.prefix,
         "ends": running.ends(),
@@ -94,7 +138,15 @@ fn run(subject: &str, plan: &str, seconds: &str) -> Result<(), Error> {
     while Instant::now() < end && interrupted().is_none() {
         std::thread::sleep(Duration::from_millis(500));
         let stages = running.stages()?;
-        say(json!({"counters": running.counters()?, "stages": stages}));
+        let handled = guests.as_mut().map_or(Ok(Vec::new()), Guests::handled)?;
+        let handled: Vec<_> = handled
+            .iter()
+            .map(|port| (port.port, port.received, port.sent))
+            .collect();
+        say(json!({"counters": running.counters()?, "stages": stages, "guests": handled}));
+    }
+    if let Some(guests) = guests {
+        guests.stop()?;
     }
     running.stop()?;
     place.remove()?;

@@ -12,6 +12,7 @@ pub mod experiment;
 pub mod findings;
 pub mod frames;
 pub mod generator;
+pub mod guests;
 pub mod journal;
 pub mod lines;
 pub mod machine;
@@ -21,6 +22,7 @@ pub mod program;
 pub mod report;
 pub mod results;
 pub mod run;
+pub mod samples;
 pub mod settings;
 #[cfg(test)]
 mod simulated;
@@ -29,6 +31,7 @@ pub mod speed;
 pub mod statistics;
 pub mod subject;
 pub mod subjects;
+pub mod topology;
 pub mod trial;
 
 pub use error::Error;

@@ -350,7 +350,7 @@ fn failed(path: &Path, error: &io::Error) -> Error {
 }
 
 /// A new file of a place whose name begins so.
-fn record(place: &Place, kind: &str, text: &str) -> Result<PathBuf, Error> {
+pub(crate) fn record(place: &Place, kind: &str, text: &str) -> Result<PathBuf, Error> {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let path = place.directory.join(format!("{kind}.{number}"));

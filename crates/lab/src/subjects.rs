@@ -1,15 +1,19 @@
 //! The switches that the lab can set up, one file each.
 
 mod daemon;
+mod linux;
 mod ovs;
 mod site;
 mod sluice;
-mod testpmd;
+pub(crate) mod testpmd;
+mod vpp;
 
 pub use daemon::{Daemon, daemon};
+pub use linux::Linux;
 pub use ovs::{ovs_dpdk, ovs_netdev};
 pub use sluice::sluice;
 pub use testpmd::Testpmd;
+pub use vpp::Vpp;
 
 use crate::subject::{Error, Job, MOST_ROUTES, MOST_STATIONS, Plan, Port, Subject};
 use std::path::{Path, PathBuf};
@@ -21,7 +25,10 @@ pub fn all(sluiced: Option<&Path>) -> Vec<Box<dyn Subject>> {
         Box::new(sluice(sluiced)),
         Box::new(ovs_dpdk()),
         Box::new(ovs_netdev()),
+        Box::new(Linux::Bridge),
+        Box::new(Linux::Ip),
         Box::new(Testpmd),
+        Box::new(Vpp),
     ]
 }
 

@@ -37,20 +37,10 @@ impl Subject for Testpmd {
     fn version(&self) -> Result<String, Error> {
         need(PROGRAM)?;
         need("ip")?;
-        // It says its version only as its log begins, and then ends for want of memory or ports.
-        let said = match run(&[
-            PROGRAM,
-            "-v",
-            "--no-huge",
-            "--no-pci",
-            "-m",
-            "16",
-            "--",
-            "--help",
-        ]) {
-            Ok(said) => said,
-            Err(error) => error.to_string(),
-        };
+        // It says its version only as its log begins, on its error output, before it refuses the
+        // option that it does not know.
+        let options = "-v --no-huge --no-pci --in-memory --no-telemetry -m 16 -- --help";
+        let said = run(&["sh", "-c", &format!("{PROGRAM} {options} 2>&1")])?;
         Ok(version(&said).unwrap_or_else(|| "unknown".into()))
     }
 
@@ -248,7 +238,7 @@ impl Running for Run {
 }
 
 /// Where commands are typed and answered.
-pub(super) struct Console {
+pub(crate) struct Console {
     input: ChildStdin,
     output: Receiver<Vec<u8>>,
     text: String,
@@ -323,7 +313,7 @@ fn version(said: &str) -> Option<String> {
 }
 
 /// Counters by port, in the order of the ports.
-fn counters(text: &str) -> Vec<Counters> {
+pub(crate) fn counters(text: &str) -> Vec<Counters> {
     let mut ports: Vec<Counters> = Vec::new();
     for line in text.lines() {
         if line.contains("NIC statistics for port") {
