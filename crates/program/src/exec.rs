@@ -108,7 +108,6 @@ impl<F: Frame> Engine<F> {
             ordered: self.goes_in_order(bridge, in_port, frames, host),
             before: u64::MAX,
         };
-        let _stage = stages::enter(Stage::Actions, 0);
         self.received = 0;
         // Only the general way recognizes fragments.
         let short = !burst.ordered && !bridge.drops_fragments();
@@ -129,6 +128,8 @@ impl<F: Frame> Engine<F> {
             self.walk_some(&burst, in_port, frames, |_| {}, mirrored, host);
         }
         self.caches.end(&burst, cached);
+        // Not by `enter`, whose value would cost the loops above a register.
+        stages::go(Stage::Control, 0);
         self.received
     }
 
@@ -164,7 +165,6 @@ impl<F: Frame> Engine<F> {
             ordered: bridge.learns_from(in_port) || self.waiting_for.concerns(host),
             before: u64::MAX,
         };
-        let _stage = stages::enter(Stage::Actions, 0);
         let mut done = 0;
         while !frames.is_empty() {
             let start = |walks: &mut [Walk<F>]| {
@@ -175,6 +175,7 @@ impl<F: Frame> Engine<F> {
             };
             self.walk_some(&burst, in_port, frames, start, mirrored, host);
         }
+        stages::go(Stage::Control, 0);
     }
 
     /// Takes up to [`LOOKUP_MAX`] frames from the front and walks them the general way. `start` may

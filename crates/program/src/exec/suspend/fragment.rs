@@ -166,6 +166,7 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
+        let _stage = stages::enter(stages::Stage::Actions, 1);
         let Parked {
             frame,
             key,

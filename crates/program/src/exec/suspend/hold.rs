@@ -451,6 +451,7 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
+        let _stage = stages::enter(Stage::Actions, 1);
         let guard = guard.in_held(held.epoch);
         let late = now_ms >= held.origin.deadline_ms;
         let longer = host.longer();
