@@ -384,3 +384,44 @@ def tracked_connections_are_shown(lab):
         ],
         "the table",
     )
+
+
+@test(timeout=60)
+def bfd_sessions_are_shown(lab):
+    """How many there are and how many are up, and which are not; nothing without any."""
+    command = sluice(lab)
+    switch = lab.switch()
+    switch.bridge()
+    switch.raw_hosts()
+
+    def told():
+        return json.loads(switch.appctl("sluice/stats"))["monitors"]
+
+    equal(told(), None, "sessions at first")
+    check("BFD sessions" not in text_of(command, switch).splitlines(), "a table without sessions")
+    check("sluice_bfd_" not in switch.appctl("sluice/metrics"), "metrics without sessions")
+    switch.vsctl("set", "Interface", "p1", "bfd:enable=true")
+    down = {
+        "count": 1,
+        "states": {"admin_down": 0, "down": 1, "init": 0, "up": 0},
+        "forwarding": 0,
+        "flaps": 0,
+        "not_up": [
+            {
+                "interface": "p1",
+                "state": "down",
+                "diagnostic": "No Diagnostic",
+                "remote_state": "down",
+            }
+        ],
+    }
+    becomes(told, down, "a session that nobody answers")
+    lines = text_of(command, switch).splitlines()
+    at = lines.index("BFD sessions")
+    rows = [line.split() for line in lines[at + 1 : at + 4]]
+    equal(rows[1], ["all", "0", "of", "1", "up", "0", "forward", "-", "0"], "the sum")
+    equal(rows[2], ["p1", "down", "No", "Diagnostic", "down", "-"], "the session")
+    metrics = switch.appctl("sluice/metrics")
+    check('sluice_bfd_sessions{state="down"} 1' in metrics, metrics)
+    switch.vsctl("set", "Interface", "p1", "bfd:enable=false")
+    becomes(told, None, "sessions in the end")

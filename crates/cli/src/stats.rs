@@ -27,6 +27,9 @@ pub struct Stats {
     /// Tracked connections; None of daemons that do not say.
     #[serde(default)]
     pub connections: Option<Connections>,
+    /// BFD sessions; None where there are none.
+    #[serde(default)]
+    pub monitors: Option<Monitors>,
     /// What workers' cycles go to; None where that is not accounted.
     #[serde(default)]
     pub stages: Option<Stages>,
@@ -47,6 +50,36 @@ pub struct Turns {
     pub longest_turn_doing: String,
     /// How many took so long that they were logged: 10 ms in a worker, 50 ms in control.
     pub long_turns: u64,
+}
+
+/// BFD sessions.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Monitors {
+    /// Their number.
+    pub count: u64,
+    /// Their number by state.
+    pub states: BTreeMap<String, u64>,
+    /// The number of those whose interfaces may be used.
+    pub forwarding: u64,
+    /// How often that has changed.
+    pub flaps: u64,
+    /// Some that are not up.
+    pub not_up: Vec<Monitor>,
+}
+
+/// A BFD session that is not up.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Monitor {
+    /// The interface.
+    pub interface: String,
+    /// The session's state.
+    pub state: String,
+    /// Why.
+    pub diagnostic: String,
+    /// The other end's state.
+    pub remote_state: String,
 }
 
 /// What workers' cycles go to.

@@ -10,6 +10,7 @@ pub(crate) mod queues;
 use crate::commands::counters::drops;
 use crate::commands::stages::Shown;
 use crate::switch::Switch;
+use crate::switch::monitors::Monitored;
 use crate::switch::waits::{Ask, collect, let_go, refresh};
 use conntrack::Tracker;
 use datapath::clock::cycles_per_second;
@@ -63,6 +64,7 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     page.workers(&workers, cycles_per_second() as f64);
     page.steering(&workers, &steering);
     page.stages(&Shown::read(switch));
+    page.monitors(switch.monitored());
     if let Some(tracker) = switch.tracker() {
         page.connections(&tracker);
     }
@@ -104,6 +106,25 @@ impl Page {
         for (labels, value) in samples {
             let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
         }
+    }
+
+    /// Adds BFD sessions, where there are any.
+    fn monitors(&mut self, all: Option<Monitored>) {
+        let Some(all) = all else { return };
+        let state = |(state, count)| (format!("state=\"{state}\""), count as f64);
+        self.family(
+            "sluice_bfd_sessions",
+            "gauge",
+            "BFD sessions by state.",
+            all.by_state().into_iter().map(state),
+        );
+        let one = |value: u64| std::iter::once((String::new(), value as f64));
+        self.family(
+            "sluice_bfd_forwarding",
+            "gauge",
+            "Interfaces with BFD sessions that may be used.",
+            one(all.forwarding),
+        );
     }
 
     /// Adds what workers' cycles have gone to, where that is or was accounted.

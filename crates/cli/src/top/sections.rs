@@ -25,6 +25,7 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         turns(new),
         stages(old, new, interval_us),
         connections(old, new, interval_us),
+        monitors(new),
         Some(tables(old, new, interval_us)),
     ];
     let head = (head.iter()).flat_map(|text| shown(text, width, Look::Row));
@@ -547,7 +548,10 @@ fn stages(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> {
     let packets = new.packets.saturating_sub(old.packets) as f64;
     let elapsed = new.elapsed_cycles.saturating_sub(old.elapsed_cycles) as f64;
     let each = |cycles: f64, by: f64| optional((by > 0.0).then(|| cycles / by));
-    let rows = new.stages.iter().filter(|stage| stage.calls > 0 || stage.cycles > 0);
+    let rows = new
+        .stages
+        .iter()
+        .filter(|stage| stage.calls > 0 || stage.cycles > 0);
     let rows = rows.map(|stage| {
         let same = |old: &&Stage| old.stage == stage.stage;
         let old = old.stages.iter().find(same).cloned().unwrap_or_default();
@@ -617,6 +621,39 @@ fn connections(before: &Stats, after: &Stats, interval_us: u64) -> Option<Sectio
     })
 }
 
+/// Returns how many BFD sessions are up, and which are not; nothing without any.
+fn monitors(after: &Stats) -> Option<Section> {
+    let all = after.monitors.as_ref().filter(|all| all.count > 0)?;
+    let up = all.states.get("up").copied().unwrap_or(0);
+    let sum = vec![
+        "all".to_owned(),
+        format!("{up} of {} up", all.count),
+        format!("{} forward", all.forwarding),
+        "-".to_owned(),
+        all.flaps.to_string(),
+    ];
+    let others = all.not_up.iter().map(|one| {
+        vec![
+            one.interface.clone(),
+            one.state.replace('_', " "),
+            one.diagnostic.clone(),
+            one.remote_state.replace('_', " "),
+            "-".to_owned(),
+        ]
+    });
+    Some(Section {
+        title: "BFD sessions".into(),
+        columns: vec![
+            words("interface", Room::Cut(9)),
+            words("state", Room::Needed),
+            words("because", Room::Cut(10)),
+            words("other end", Room::Needed),
+            figures("flaps"),
+        ],
+        rows: std::iter::once(sum).chain(others).collect(),
+    })
+}
+
 fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
     let old_tables: BTreeMap<(&str, u8), _> = before
         .tables
@@ -654,7 +691,7 @@ fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{PortError, Rule, Stages};
+    use crate::stats::{Monitor, Monitors, PortError, Rule, Stages};
 
     #[test]
     fn three_digits_and_a_unit() {
@@ -813,6 +850,40 @@ mod tests {
         assert_eq!(rows(&Stats::default()), None);
         let quiet = rows(&before).unwrap();
         assert_eq!(quiet[0][..3], ["receive", "-", "0.0"]);
+    }
+
+    #[test]
+    fn sessions_that_are_not_up_are_named() {
+        let monitor = Monitor {
+            interface: "vx0".into(),
+            state: "admin_down".into(),
+            diagnostic: "Control Detection Time Expired".into(),
+            remote_state: "down".into(),
+        };
+        let all = Monitors {
+            count: 3,
+            states: [("up".into(), 2), ("admin_down".into(), 1)].into(),
+            forwarding: 2,
+            flaps: 5,
+            not_up: vec![monitor],
+        };
+        let stats = |monitors| Stats {
+            monitors,
+            ..Stats::default()
+        };
+        let wanted = [
+            ["all", "2 of 3 up", "2 forward", "-", "5"],
+            [
+                "vx0",
+                "admin down",
+                "Control Detection Time Expired",
+                "down",
+                "-",
+            ],
+        ];
+        assert_eq!(monitors(&stats(Some(all))).unwrap().rows, wanted);
+        assert!(monitors(&stats(None)).is_none());
+        assert!(monitors(&stats(Some(Monitors::default()))).is_none());
     }
 
     #[test]

@@ -33,6 +33,7 @@ fn stats(switch: &Switch) -> Value {
         "workers": workers(switch),
         "stages": stages(switch),
         "connections": connections(switch),
+        "monitors": monitors(switch),
         "tables": bridges.iter().flat_map(|bridge| table_counters(bridge)).collect::<Vec<_>>(),
         "drops": super::counters::drops(switch),
     })
@@ -140,6 +141,28 @@ fn stages(switch: &Switch) -> Value {
         true => shown.json(),
         false => Value::Null,
     }
+}
+
+/// Reports BFD sessions; null without any.
+fn monitors(switch: &Switch) -> Value {
+    let Some(all) = switch.monitored() else {
+        return Value::Null;
+    };
+    let not_up = all.not_up.iter().map(|(interface, state, remote)| {
+        json!({
+            "interface": interface,
+            "state": state.0.name(),
+            "diagnostic": state.1.name(),
+            "remote_state": remote.name(),
+        })
+    });
+    json!({
+        "count": all.count(),
+        "states": all.by_state().into_iter().collect::<BTreeMap<_, _>>(),
+        "forwarding": all.forwarding,
+        "flaps": all.flaps,
+        "not_up": not_up.collect::<Vec<_>>(),
+    })
 }
 
 /// Reports how long the control thread's turns have kept its other tasks waiting.

@@ -304,6 +304,36 @@ impl Handle {
     }
 }
 
+/// Sessions that are named in [`Monitored`].
+const NOT_UP: usize = 20;
+
+/// How all sessions stand.
+#[derive(Default)]
+pub struct Monitored {
+    /// Their number by state, in the order of [`State`].
+    pub states: [u64; 4],
+    /// The number of those whose interfaces may be used.
+    pub forwarding: u64,
+    /// How often those that there are have changed that.
+    pub flaps: u64,
+    /// Those that are not up, at most [`NOT_UP`]: the interface, its state and why, and the other
+    /// end's state.
+    pub not_up: Vec<(String, (State, Diagnostic), State)>,
+}
+
+impl Monitored {
+    /// Returns the number of sessions.
+    pub fn count(&self) -> u64 {
+        self.states.iter().sum()
+    }
+
+    /// Returns the states' names and how many sessions are in each.
+    pub fn by_state(&self) -> [(&'static str, u64); 4] {
+        let states = [State::AdminDown, State::Down, State::Init, State::Up];
+        states.map(|state| (state.name(), self.states[state as usize]))
+    }
+}
+
 /// What a session must know of its port.
 pub struct Place<'a> {
     /// The interface's name.
@@ -452,6 +482,23 @@ impl Switch {
             });
         }
         found.then_some(text)
+    }
+
+    /// Returns how the sessions stand; None where there are none.
+    pub fn monitored(&self) -> Option<Monitored> {
+        let running = self.monitors.running.borrow();
+        let mut all = Monitored::default();
+        running.as_ref()?.shared.each(None, |watched| {
+            let status = Status::of(&watched.session);
+            all.states[status.state.0 as usize] += 1;
+            all.forwarding += u64::from(status.forwarding);
+            all.flaps += status.flaps;
+            if status.state.0 != State::Up && all.not_up.len() < NOT_UP {
+                let (name, remote) = (watched.name.clone(), status.remote.0);
+                all.not_up.push((name, status.state, remote));
+            }
+        });
+        (all.count() > 0).then_some(all)
     }
 
     /// Forces whether an interface counts as live, or all do; returns whether there is one.
