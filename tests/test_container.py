@@ -10,7 +10,7 @@ import resource
 import shutil
 
 from documents import blocks, commands
-from harness import ROOT, check, equal, run, test, wait_for
+from harness import ROOT, becomes, check, equal, run, test, wait_for
 from test_packaging import binaries_of, newer, packages
 
 BASE = "docker.io/library/debian:12-slim"
@@ -284,10 +284,11 @@ def podman_builds_runs_and_upgrades_the_image(lab):
         "the version after the upgrade",
     )
     equal(run("ovs-vsctl get Open_vSwitch . external_ids:system-id").stdout, identity, "system-id")
-    equal(
-        run("ovs-vsctl get Open_vSwitch . other_config").stdout.strip(),
+    becomes(
+        lambda: run("ovs-vsctl get Open_vSwitch . other_config").stdout.strip(),
         "{}",
         "what is left of the restoring",
+        30,
     )
     hosts[0].reaches("10.0.0.2")
     wait_for(
