@@ -711,3 +711,70 @@ def commands_go_before_bulk(lab):
         ],
         "the order",
     )
+
+
+# Tasks that no switch has to carry out: only what would be admitted, and where.
+ADMISSION = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from slice_controller import Network, Refused, Request, SliceController
+
+controller = SliceController.__new__(SliceController)
+controller.network, controller.tasks = Network(sys.argv[2]), {}
+for number, asked in enumerate(json.loads(sys.argv[3])):
+    try:
+        task = controller.admit(f"t{number}", Request(asked, controller.network))
+        controller.tasks[task.name] = task
+        print(*(hop.departure for hop in task.flows[0].hops), f"{task.flows[0].reserved:.0f}")
+    except Refused as reason:
+        print(reason)
+"""
+
+
+@test(timeout=30)
+def the_next_path_is_taken_where_the_first_is_full(lab):
+    """The shortest path is tried first, then others; who fits none is told of all. A latency that
+    the task's own rate does not give makes it reserve more."""
+    path = network(
+        lab,
+        {f"s{number}": f"unix:{lab.directory}/{number}" for number in (1, 2, 3)},
+        reserve="1%",
+        links=[
+            {"between": ["s1:direct", "s2:direct"], "rate": "10M"},
+            {"between": ["s1:over", "s3:a"], "rate": "10M"},
+            {"between": ["s3:b", "s2:back"], "rate": "8M"},
+        ],
+        hosts={
+            "camera": {"at": "s1:camera", "address": SOURCE, "rate": "1G"},
+            "fog": {"at": "s2:fog", "address": TARGET, "rate": "1G"},
+        },
+    )
+    asked = {"from": "camera", "to": "fog", "latency": "100ms", "burst": "12kB"}
+    tasks = [
+        {**asked, "rate": "6M"},
+        {**asked, "rate": "6M"},
+        {**asked, "rate": "5M"},
+        # 96 kbit within 40 ms, less what links and slack take: more than it sends.
+        {**asked, "rate": "1M", "latency": "40ms"},
+    ]
+    done = run(
+        [
+            *(f"{VENV}/bin/python", "-W", "ignore", "-c", ADMISSION),
+            *(os.path.dirname(EXAMPLE), path, json.dumps(tasks)),
+        ],
+        seconds=20,
+    )
+    *lines, last = done.stdout.splitlines()
+    equal(
+        lines,
+        [
+            "s1:direct s2:fog 6000000",
+            "s1:over s3:b s2:fog 6000000",
+            "link s1:direct: 5 Mbit/s asked, 3.9 Mbit/s left; "
+            "link s1:over: 5 Mbit/s asked, 3.9 Mbit/s left",
+        ],
+        "what is admitted",
+    )
+    *hops, reserved = last.split()
+    equal(hops, ["s1:direct", "s2:fog"], "the last one's path")
+    check(2_400_000 < int(reserved) < 2_600_000, f"what it reserves: {reserved}")
