@@ -40,6 +40,7 @@ import ipaddress
 import json
 import math
 import os
+import random
 import re
 import signal
 import socket
@@ -337,10 +338,9 @@ class Database:
 
     def transact(self, *operations):
         """Carries out operations, all or none, and returns their results."""
-        unix = isinstance(self.target, str)
         try:
             with eventlet.Timeout(PATIENCE, TimeoutError("no answer")):
-                if unix:
+                if isinstance(self.target, str):
                     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                     connection.connect(self.target)
                 else:
@@ -493,8 +493,10 @@ class Rows:
             if old is None:
                 name = f"q{len(self.operations)}"
                 self.add("insert", "QoS", row=columns, **{"uuid-name": name})
-                # Nobody else may have given it a QoS meanwhile.
-                where = [["name", "==", port], ["qos", "==", ["set", []]]]
+                where = [["name", "==", port]]
+                # Nothing is done if somebody else has given it a QoS meanwhile.
+                unchanged = {"columns": ["qos"], "rows": [{"qos": ["set", []]}]}
+                self.add("wait", "Port", where=where, until="==", timeout=0, **unchanged)
                 self.add("update", "Port", where=where, row={"qos": ["named-uuid", name]})
                 continue
             keep_qos.add(old["_uuid"])
@@ -609,12 +611,13 @@ class Request:
 class Task:
     """An admitted task."""
 
-    def __init__(self, name, slot, request, flows, until, message):
+    def __init__(self, name, slot, cookie, request, flows, until, message):
         self.name, self.slot, self.request, self.flows = name, slot, request, flows
-        self.until, self.message = until, message
+        self.cookie, self.until, self.message = cookie, until, message
         self.spec = json.dumps(
             {
                 "slot": slot,
+                "cookie": cookie,
                 "until": until,
                 "request": request.body,
                 "message": message,
@@ -640,7 +643,8 @@ class Task:
                 if hops not in network.paths(source, target):
                     return None
                 flows.append(Flow(direction, source, target, hops, reserved, promised))
-            return Task(name, spec["slot"], request, flows, spec["until"], spec["message"])
+            slot, cookie, until = (spec[key] for key in ("slot", "cookie", "until"))
+            return Task(name, slot, cookie, request, flows, until, spec["message"])
         except (Bad, ValueError, TypeError, KeyError):
             return None
 
@@ -936,7 +940,9 @@ class SliceController(app_manager.OSKenApp):
         until = time.time() + request.seconds if request.seconds else None
         used = {task.slot for task in self.tasks.values()}
         slot = next(slot for slot in range(MOST_TASKS + 1) if slot not in used)
-        return Task(name, slot, request, flows, until, message)
+        # Not one that rules on a switch that cannot be reached may have.
+        cookie = random.randrange(CONTROL_TRAFFIC)
+        return Task(name, slot, cookie, request, flows, until, message)
 
     def split(self, request, rate):
         """Returns how the task best cuts its messages: what is done with them is done first."""
@@ -1026,7 +1032,7 @@ class SliceController(app_manager.OSKenApp):
                     parser.OFPActionSetQueue(task.queue(flow)),
                     parser.OFPActionOutput(self.port_number(hop.departure)),
                 ]
-                rules.append(self.rule(datapath, task.slot, priority, match, actions))
+                rules.append(self.rule(datapath, task.cookie, priority, match, actions))
         return rules
 
     def base_rules(self, switch):
@@ -1044,12 +1050,12 @@ class SliceController(app_manager.OSKenApp):
                 )
         return rules
 
-    def rule(self, datapath, slot, priority, match, actions):
+    def rule(self, datapath, cookie, priority, match, actions):
         """Returns a flow_mod that adds a rule."""
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
         return parser.OFPFlowMod(
             datapath,
-            cookie=self.cookies | slot,
+            cookie=self.cookies | cookie,
             priority=priority,
             match=parser.OFPMatch(**match),
             instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)],
@@ -1126,7 +1132,7 @@ class SliceController(app_manager.OSKenApp):
         for switch in dict.fromkeys(hop.switch for flow in task.flows for hop in flow.hops):
             try:
                 outbox = self.outbox(switch)
-                outbox.send([self.removal(outbox.datapath, self.cookies | task.slot)])
+                outbox.send([self.removal(outbox.datapath, self.cookies | task.cookie)])
             except Unavailable as error:
                 # Upon the next connection rules of no task are deleted.
                 self.dirty_rules.add(switch)
@@ -1280,7 +1286,7 @@ class SliceController(app_manager.OSKenApp):
         """Deletes rules of tasks that there are no more."""
         datapath = event.msg.datapath
         outbox = self.outboxes.get(self.names.get(datapath.id))
-        known = {self.cookies | task.slot for task in self.tasks.values()}
+        known = {self.cookies | task.cookie for task in self.tasks.values()}
         known.add(self.cookies | OTHER_TRAFFIC)
         if self.network.control:
             known.add(self.cookies | CONTROL_TRAFFIC)

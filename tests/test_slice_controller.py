@@ -661,7 +661,7 @@ def requests_that_cannot_be_read(lab):
         )
 
 
-# Messages are numbers; a stand-in for a connection notes them and answers every barrier at once.
+# A stand-in for a connection notes messages, and answers barriers once the command is waiting.
 ORDER = """
 import sys
 from os_ken.lib import hub
@@ -670,7 +670,10 @@ from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from slice_controller import MODS_IN_PACKET, Outbox
 
-sent = []
+sent, waiting = [], hub.Event()
+def answer():
+    waiting.wait()
+    outbox.current.answered.set()
 class Datapath:
     id, xid = 1, 0
     def set_xid(self, message):
@@ -679,15 +682,20 @@ class Datapath:
     def send_msg(self, message):
         sent.append(message.name)
         if message.name == "barrier":
-            hub.spawn_after(0.01, outbox.current.answered.set)
+            hub.spawn(answer)
     ofproto_parser = SimpleNamespace(OFPBarrierRequest=lambda _: SimpleNamespace(name="barrier"))
 
 outbox = Outbox(Datapath(), 2)
 def messages(name, count):
     return [SimpleNamespace(name=name) for _ in range(count)]
 bulk = hub.spawn(outbox.send, messages("bulk", 5 * MODS_IN_PACKET), bulk=True)
-hub.sleep(0.001)
-outbox.send(messages("command", 3))
+while "barrier" not in sent:
+    hub.sleep(0)
+command = hub.spawn(outbox.send, messages("command", 3))
+while not outbox.commands:
+    hub.sleep(0)
+waiting.set()
+command.wait()
 bulk.wait()
 print(MODS_IN_PACKET, *sent)
 """
