@@ -10,6 +10,7 @@ use crate::advice;
 use crate::experiment::{Experiment, Mode};
 use crate::findings;
 use crate::generator::Generate;
+use crate::guests::Guests;
 use crate::journal::{Entry, Header, Journal, Window};
 use crate::lines::{self, Line};
 use crate::machine::{self, Host};
@@ -363,6 +364,7 @@ fn groups<'e>(
             let same = groups.iter().position(|group| {
                 let first = &group.cells[0].2.plan;
                 group.subject == id.as_str()
+                    && group.cells[0].2.guests == setup.guests
                     && first.ports == setup.plan.ports
                     && first.cores == setup.plan.cores
             });
@@ -464,6 +466,26 @@ fn visit(
             return Ok(());
         }
     };
+    // Guests end before the switch does.
+    let guests = match guests(&todo[0].2, running.as_ref(), hands.place) {
+        Ok(guests) => guests,
+        Err(why) => {
+            for (at, ..) in &todo {
+                record(
+                    Window {
+                        missing: Some(why.clone()),
+                        ..blank(at)
+                    },
+                    known,
+                )?;
+            }
+            group.failures += 1;
+            (hands.progress)(&format!("{} {id} {subject}: {why}", clock.left(cost)));
+            let _ = running.stop();
+            clock.done(cost, visited.elapsed());
+            return Ok(());
+        }
+    };
     let mut job = &todo[0].2.plan.job;
     let mut measured = false;
     for (at, settings, setup) in &todo {
@@ -498,8 +520,11 @@ fn visit(
             Ok(found) => {
                 measured = true;
                 let text = show(&found.found.figures, group.experiment);
+                let figures = found.found.figures.into_iter();
                 let window = Window {
-                    figures: found.found.figures,
+                    figures: figures
+                        .map(|(name, value)| (name, rounded(value)))
+                        .collect(),
                     limited: found.found.limited,
                     repeated: found.repeated,
                     speed: found.speed,
@@ -526,11 +551,25 @@ fn visit(
         ));
     }
     group.failures = if measured { 0 } else { group.failures + 1 };
+    if let Some(Err(error)) = guests.map(Guests::stop) {
+        (hands.progress)(&format!("{id} {subject}: guests: {error}"));
+    }
     if let Err(error) = running.stop() {
         (hands.progress)(&format!("{id} {subject}: {error}"));
     }
     clock.done(cost, visited.elapsed());
     Ok(())
+}
+
+/// Starts the guests of a setup, if it has any.
+fn guests(setup: &Setup, running: &dyn Running, place: &Place) -> Result<Option<Guests>, String> {
+    if setup.guests.is_empty() {
+        return Ok(None);
+    }
+    let beside = setup.core;
+    Guests::start(place, &running.ends(), &setup.guests, setup.core, beside)
+        .map(Some)
+        .map_err(|error| format!("guests do not start: {error}"))
 }
 
 /// Measures a window, bracketed by looks at the machine's speed.
@@ -565,6 +604,11 @@ fn measure(
         };
         method.measure(&mut live, &limits)
     })
+}
+
+/// Twelve digits: what is read from the journal is what was written.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.11e}").parse().unwrap_or(value)
 }
 
 /// The first figures of a window.

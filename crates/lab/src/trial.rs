@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::frames;
 use crate::generator::Generate;
+use crate::guests::Guest;
 use crate::methods::{Latency, Outcome, Trial};
 use crate::settings::{JobKind, Order as FlowOrder, Pattern, Ports, Settings};
 use crate::subject::{self, Counters, End, Job, Plan, Running};
@@ -59,12 +60,23 @@ pub struct Setup {
     pub sources: Vec<usize>,
     /// Ports on which they leave, counted from 0.
     pub sinks: Vec<usize>,
+    /// What guests do.
+    pub guests: Vec<Guest>,
     /// What stands for physical ports.
     pub physical: Physical,
-    /// The generator's core.
+    /// The core of generator and guests.
     pub core: usize,
     /// Whether it shares that core with a worker.
     pub shared: bool,
+}
+
+impl Setup {
+    /// Whether a guest sends on what it gets.
+    fn forwards(&self) -> bool {
+        self.guests
+            .iter()
+            .any(|guest| matches!(guest, Guest::Forward(..)))
+    }
 }
 
 /// Makes the plan of a cell. `cores` are those that the run may use, workers' first. Captures are
@@ -83,9 +95,9 @@ pub fn setup(
             cores.len()
         ));
     }
-    if settings.path.through().is_some() {
+    if settings.path.through().is_some() && (settings.both || settings.job != JobKind::Cross) {
         return wrong(format!(
-            "the path {} needs a guest that forwards, which the lab cannot set up yet",
+            "the path {} goes one way, with job: cross",
             settings.path.name()
         ));
     }
@@ -94,9 +106,10 @@ pub fn setup(
         let last = guests[1];
         guests.extend(std::iter::repeat_n(last, settings.outputs - 1));
     }
-    let sinks: Vec<usize> = match settings.both {
-        true => vec![0, 1],
-        false => (1..guests.len()).collect(),
+    let sinks: Vec<usize> = match (settings.both, settings.path.through()) {
+        (true, _) => vec![0, 1],
+        (false, Some(_)) => vec![guests.len() - 1],
+        (false, None) => (1..guests.len()).collect(),
     };
     let sources = if settings.both { vec![0, 1] } else { vec![0] };
     if settings.both && settings.job != JobKind::Cross {
@@ -124,6 +137,18 @@ pub fn setup(
             }
         });
     }
+    let mut behind: Vec<Guest> = Vec::new();
+    behind.extend(
+        settings
+            .path
+            .through()
+            .map(|(one, other)| Guest::Forward(one, other)),
+    );
+    // Where nobody offers a load, there is no generator: guests take what comes.
+    if physical == Physical::Memory && !guests[0] {
+        let taken = sinks.iter().filter(|sink| guests[**sink]);
+        behind.extend(taken.map(|sink| Guest::Sink(*sink as u16 + 1)));
+    }
     let workers = cores[..settings.workers].to_vec();
     let free = cores.iter().find(|core| !workers.contains(core));
     Ok(Setup {
@@ -134,6 +159,7 @@ pub fn setup(
             ports,
             cores: workers,
         },
+        guests: behind,
         sources,
         sinks,
         physical,
@@ -293,11 +319,16 @@ impl Live<'_> {
                 Some(self.stream(port, *source, rate.clone()))
             })
             .collect();
+        let is_taken = |sink: &&usize| {
+            let guest = Guest::Sink(**sink as u16 + 1);
+            self.setup.guests.contains(&guest)
+        };
         let sinks: Vec<Port> = self
             .setup
             .sinks
             .iter()
-            .filter_map(|s| ports.get(*s).cloned().flatten())
+            .filter(|sink| !is_taken(sink))
+            .filter_map(|sink| ports.get(*sink).cloned().flatten())
             .collect();
         let (fed, drained) = (streams.is_empty(), !sinks.is_empty());
         if fed && *rate != Rate::Most {
@@ -347,6 +378,11 @@ impl Live<'_> {
                 ..Outcome::default()
             }
         };
+        if !self.setup.guests.is_empty() && !fed && self.setup.forwards() {
+            outcome.limited.get_or_insert_with(|| {
+                format!("generator and guests share core {}", self.setup.core)
+            });
+        }
         if self.setup.shared && (drained || !fed) {
             outcome.limited.get_or_insert_with(|| {
                 format!(
@@ -438,5 +474,305 @@ impl Trial for Live<'_> {
             length,
         };
         self.send(&rate, apart * f64::from(repeats), 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::Sending;
+    use crate::settings::Path as Way;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use traffic::report::{Arrived, Received, Sent};
+
+    fn settings() -> Settings {
+        Settings::default()
+    }
+
+    fn built(settings: &Settings, physical: Physical) -> Result<Setup, String> {
+        let directory = tempfile::tempdir().unwrap();
+        setup(settings, physical, &[1, 0], directory.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn paths_become_ports_and_guests() {
+        let at = |path, physical| {
+            let setup = built(&Settings { path, ..settings() }, physical).unwrap();
+            (
+                setup.plan.ports.len(),
+                setup.sources,
+                setup.sinks,
+                setup.guests,
+            )
+        };
+        let (from, to) = (vec![0], vec![1]);
+        let forward = Guest::Forward(2, 3);
+        assert_eq!(
+            at(Way::PhysicalPhysical, Physical::Memory),
+            (2, from.clone(), to.clone(), vec![])
+        );
+        assert_eq!(
+            at(Way::PhysicalVirtual, Physical::Memory),
+            (2, from.clone(), to.clone(), vec![Guest::Sink(2)])
+        );
+        // The generator takes what it offers.
+        assert_eq!(
+            at(Way::PhysicalVirtual, Physical::Veth),
+            (2, from.clone(), to, vec![])
+        );
+        assert_eq!(
+            at(Way::PhysicalVirtualPhysical, Physical::Memory),
+            (4, from.clone(), vec![3], vec![forward])
+        );
+        assert_eq!(
+            at(Way::PhysicalVirtualVirtual, Physical::Memory),
+            (4, from, vec![3], vec![forward, Guest::Sink(4)])
+        );
+        let error = built(
+            &Settings {
+                path: Way::PhysicalVirtualPhysical,
+                both: true,
+                ..settings()
+            },
+            Physical::Memory,
+        );
+        assert!(error.unwrap_err().contains("p-v-p goes one way"));
+    }
+
+    #[test]
+    fn frames_are_where_they_come_in() {
+        let both = built(
+            &Settings {
+                both: true,
+                ..settings()
+            },
+            Physical::Memory,
+        )
+        .unwrap();
+        let one = built(&settings(), Physical::Memory).unwrap();
+        let empty = |setup: &Setup| -> Vec<bool> {
+            let ports = setup.plan.ports.iter();
+            ports
+                .map(|port| match port {
+                    subject::Port::Memory { frames } => frames.as_os_str().is_empty(),
+                    other => panic!("{other:?}"),
+                })
+                .collect()
+        };
+        assert_eq!(
+            (empty(&both), empty(&one)),
+            (vec![false, false], vec![false, true])
+        );
+        assert_eq!((one.core, one.shared, one.plan.cores), (0, false, vec![1]));
+        let two = built(
+            &Settings {
+                workers: 2,
+                ..settings()
+            },
+            Physical::Memory,
+        )
+        .unwrap();
+        assert!(two.shared);
+        let error = built(
+            &Settings {
+                workers: 3,
+                ..settings()
+            },
+            Physical::Memory,
+        )
+        .unwrap_err();
+        assert!(
+            error.contains("3 workers need as many cores, and the run has 2"),
+            "{error}"
+        );
+        let many = Settings {
+            flows: 1_000_000,
+            job: JobKind::Stations,
+            ..settings()
+        };
+        assert!(
+            built(&many, Physical::Memory)
+                .unwrap_err()
+                .contains("do not fit")
+        );
+        assert!(built(&many, Physical::Veth).is_ok());
+    }
+
+    #[test]
+    fn jobs_are_what_settings_say() {
+        let job = |settings: &Settings| built(settings, Physical::Veth).unwrap().plan.job;
+        let copies = Settings {
+            job: JobKind::Copies,
+            outputs: 3,
+            ..settings()
+        };
+        assert_eq!(job(&copies), Job::To(vec![(1, vec![2, 3, 4])]));
+        let rules = Settings {
+            job: JobKind::Rules,
+            flows: 65,
+            ..settings()
+        };
+        let Job::Rules { rules, .. } = job(&rules) else {
+            panic!()
+        };
+        assert_eq!(rules.len(), 65);
+        assert_eq!(
+            rules[64],
+            "priority=10,udp,nw_dst=10.1.0.1,tp_dst=2048,actions=output:2"
+        );
+        let routes = Settings {
+            job: JobKind::Routes,
+            flows: 3,
+            rules: Some(9),
+            ..settings()
+        };
+        assert_eq!(job(&routes), Job::Routes(9));
+    }
+
+    /// A switch behind vhost-user sockets whose counters stand still.
+    struct Still(usize);
+
+    impl Running for Still {
+        fn ends(&self) -> Vec<End> {
+            let end = |number| End::Socket {
+                path: format!("/run/{number}").into(),
+                server: true,
+            };
+            (1..=self.0).map(end).collect()
+        }
+
+        fn counters(&mut self) -> Result<Vec<Counters>, subject::Error> {
+            Ok(vec![Counters::default(); self.0])
+        }
+
+        fn apply(&mut self, _: &Job) -> Result<(), subject::Error> {
+            Ok(())
+        }
+
+        fn process(&self) -> Option<u32> {
+            None
+        }
+
+        fn workers(&self) -> Vec<u32> {
+            Vec::new()
+        }
+
+        fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, subject::Error> {
+            Ok(None)
+        }
+
+        fn stop(self: Box<Self>) -> Result<(), subject::Error> {
+            Ok(())
+        }
+    }
+
+    /// A generator that keeps what it was asked for, and sends 1000 frames of which 100 are refused.
+    #[derive(Default)]
+    struct Asked(Rc<RefCell<Vec<Spec>>>);
+
+    impl Generate for Asked {
+        fn start(&mut self, spec: &Spec, _: Option<&str>) -> Result<Box<dyn Sending>, String> {
+            self.0.borrow_mut().push(spec.clone());
+            struct Done;
+            impl Sending for Done {
+                fn finish(self: Box<Self>, _: &dyn Fn() -> bool) -> Result<Report, String> {
+                    let arrived = |packets| Received {
+                        streams: vec![Arrived {
+                            packets,
+                            ..Arrived::default()
+                        }],
+                        ..Received::default()
+                    };
+                    Ok(Report {
+                        seconds: 1.0,
+                        streams: vec![Sent {
+                            packets: 900,
+                            refused: 100,
+                            ..Sent::default()
+                        }],
+                        sinks: vec![arrived(800), arrived(700)],
+                        ..Report::default()
+                    })
+                }
+            }
+            Ok(Box::new(Done))
+        }
+    }
+
+    fn trial(settings: &Settings, offered: Option<f64>) -> (Result<Outcome, String>, Vec<Spec>) {
+        let setup = built(settings, Physical::Virtual).unwrap();
+        let mut generator = Asked::default();
+        let specs = generator.0.clone();
+        let outcome = Live {
+            running: &mut Still(setup.plan.ports.len()),
+            setup: &setup,
+            settings,
+            generator: &mut generator,
+            stop: &|| false,
+        }
+        .run(offered, 0.5);
+        let specs = specs.borrow().clone();
+        (outcome, specs)
+    }
+
+    #[test]
+    fn loads_are_asked_of_the_generator() {
+        let stations = Settings {
+            job: JobKind::Stations,
+            flows: 100,
+            size: 128,
+            pattern: Pattern::Bursts,
+            ..settings()
+        };
+        let (outcome, specs) = trial(&stations, Some(1e6));
+        // What was due and not taken was offered, too.
+        let outcome = outcome.unwrap();
+        assert_eq!((outcome.sent, outcome.received), (1000, 1500));
+        let stream = &specs[0].streams[0];
+        assert_eq!(
+            stream.rate,
+            Rate::Bursts {
+                pps: 1e6,
+                length: 32
+            }
+        );
+        assert_eq!((&stream.size, stream.flows.count), (&Size::Fixed(124), 100));
+        assert_eq!(stream.flows.by[0].field, "eth_dst");
+        assert_eq!(stream.headers.eth_dst, "02:00:00:02:00:00");
+        assert_eq!(
+            stream.port,
+            Port::VirtioUser {
+                path: "/run/1".into(),
+                server: true
+            }
+        );
+        assert_eq!(
+            (specs[0].sinks.len(), specs[0].core, specs[0].seconds),
+            (1, Some(0), 0.5)
+        );
+        // Of copies the first output counts, and of the most what was taken.
+        let copies = Settings {
+            job: JobKind::Copies,
+            outputs: 2,
+            ..settings()
+        };
+        let (outcome, specs) = trial(&copies, None);
+        let outcome = outcome.unwrap();
+        assert_eq!((outcome.sent, outcome.received), (900, 800));
+        assert_eq!(
+            (specs[0].sinks.len(), &specs[0].streams[0].rate),
+            (2, &Rate::Most)
+        );
+        // Both ways: each source has half of the load.
+        let (_, specs) = trial(
+            &Settings {
+                both: true,
+                ..settings()
+            },
+            Some(1e6),
+        );
+        let rates: Vec<_> = specs[0].streams.iter().map(|s| s.rate.clone()).collect();
+        assert_eq!(rates, vec![Rate::Constant { pps: 5e5 }; 2]);
     }
 }

@@ -343,8 +343,8 @@ fn cells_are_measured_in_rounds() {
         results.subjects[2].missing.as_deref(),
         Some("vpp is not installed")
     );
-    // The look after the second window was slow: one was repeated.
-    assert_eq!(results.made.repeated, 2);
+    // The look before the second window was slow.
+    assert_eq!(results.made.repeated, 1);
     assert!(!results.made.interrupted && !results.made.began.is_empty());
     assert_eq!(results.machine.speeds.len(), 12);
     // Rounds are outermost, and subjects take turns: a slow minute hits all.
@@ -356,10 +356,19 @@ fn cells_are_measured_in_rounds() {
         ["start sluice", "start ovs-dpdk", "start sluice"]
     );
     assert_eq!(log.iter().filter(|l| l.starts_with("stop")).count(), 12);
-    // What is on disk is the same.
+    // What is on disk is the same, but for the last digit of what is computed.
+    let read = Results::read(&bench.directory.path().join("out")).unwrap();
+    let text = |results: &Results| {
+        let cells = &results.experiments[1].cells;
+        let lines = cells
+            .iter()
+            .map(|c| format!("{} {:?} {:.9?}", c.subject, c.at, c.figures));
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(text(&read), text(&results));
     assert_eq!(
-        Results::read(&bench.directory.path().join("out")).unwrap(),
-        results
+        (read.made.began, read.machine.cores),
+        (results.made.began.clone(), 2)
     );
     assert!(
         bench.progress[0].contains("left] own sluice flows=1 1/3: rate"),
