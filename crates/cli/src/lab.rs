@@ -173,7 +173,7 @@ fn list(options: &ListOptions) -> Result<()> {
         return Ok(());
     }
     outln!(
-        "{:<6} {:<52} {:>7} {:>8}  measures",
+        "{:<6} {:<52} {:>7} {:>8}  switches",
         "id",
         "title",
         "quick",
