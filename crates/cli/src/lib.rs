@@ -8,6 +8,7 @@
 //! measures this daemon and others.
 
 pub mod appctl;
+pub mod r#gen;
 pub mod keep;
 pub mod lab;
 pub mod output;

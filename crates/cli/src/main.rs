@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use cli::{keep, lab, output, predict, steer, top, up};
+use cli::{r#gen, keep, lab, output, predict, steer, top, up};
 use std::io::IsTerminal;
 
 /// Runs and watches the Sluice virtual switch.
@@ -33,6 +33,9 @@ enum Command {
     /// Say what a file of rules will cost on this machine, without a switch; or how long packets
     /// will wait (see the commands below).
     Predict(Box<predict::PredictOptions>),
+    /// Send traffic into ports and measure what comes out of others: losses, duplicates,
+    /// reordering, latency.
+    Gen(Box<r#gen::GenOptions>),
     /// Steer packets of a kernel interface to the core that suits them.
     Steer(steer::SteerOptions),
     /// Measure switches on this machine: the papers' experiments, and experiments of one's own.
@@ -50,6 +53,7 @@ fn main() -> std::process::ExitCode {
         Command::Restore(options) => keep::restore(&options),
         Command::Top(options) => top::run(&options),
         Command::Predict(options) => predict::run(&options),
+        Command::Gen(options) => r#gen::run(&options),
         Command::Steer(options) => steer::run(&options),
         Command::Lab(options) => lab::run(&options),
     };

@@ -20,7 +20,8 @@ pub struct Report {
 /// How well the generator kept its own schedule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generator {
-    /// Difference of the rate that was sent from the one asked for, relative: -0.01 is 1% less.
+    /// Difference of the rate at which frames were offered to the ports (taken or refused) from the
+    /// one asked for, relative: -0.01 is 1% less. 0 where as many as possible are asked for.
     pub rate_error: f64,
     /// Whether the generator, and not what it measured, was the limit; why, in words.
     pub limited: Option<String>,
@@ -30,6 +31,30 @@ pub struct Generator {
     pub departures: Percentiles,
     /// Time in which its thread did not run, nanoseconds.
     pub stalled_ns: u64,
+    /// How many times that was so.
+    #[serde(default)]
+    pub stalls: u64,
+    /// The longest of them, nanoseconds.
+    #[serde(default)]
+    pub longest_stall_ns: u64,
+    /// What it found out about itself before the run, with the same streams and ports in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
+}
+
+/// How well the generator keeps the schedule where no port delays it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Difference of the rate that was sent from the one asked for, relative.
+    pub rate_error: f64,
+    /// How late frames left after their scheduled times, nanoseconds.
+    pub lateness: Percentiles,
+    /// Times between departures, nanoseconds.
+    pub departures: Percentiles,
+    /// Time in which its thread did not run, nanoseconds.
+    pub stalled_ns: u64,
+    /// Most packets per second that it can make of these streams and receive again, in memory.
+    pub most_pps: f64,
 }
 
 /// What a stream sent.
@@ -69,6 +94,10 @@ pub struct Arrived {
     pub duplicates: u64,
     /// Frames of a flow that came after a later one of the same flow (RFC 4737).
     pub reordered: u64,
+    /// Frames, of those counted, that came so late that it is not known whether they had come
+    /// before (more than 4,194,304 sequence numbers behind).
+    #[serde(default)]
+    pub stale: u64,
     /// From the scheduled time to arrival, nanoseconds.
     pub latency: Percentiles,
     /// Times between arrivals, nanoseconds.

@@ -58,7 +58,8 @@ pub enum Port {
     },
     /// Any device that DPDK has, by its devargs: a NIC's PCI address, `net_null0`, `net_ring0`.
     Dpdk(String),
-    /// A pcap file: written by a sink.
+    /// A pcap file. A stream's frames are written to it; a sink writes all frames that the other
+    /// sinks receive.
     File(String),
 }
 
@@ -116,7 +117,9 @@ pub enum Rate {
         /// Seconds off, mean of an exponential distribution.
         off: f64,
     },
-    /// The frames of a pcap or pcapng file.
+    /// The frames of a pcap or pcapng file, as they are; sizes, flows and headers are not used.
+    /// They carry nothing for measuring: sinks count those that arrive unchanged, without their
+    /// latency.
     Replay {
         /// The file.
         file: String,
@@ -126,6 +129,9 @@ pub enum Rate {
         /// Packets per second instead of the recorded times.
         #[serde(default)]
         pps: Option<f64>,
+        /// Whether they are sent again and again until the time is over, and not once.
+        #[serde(default)]
+        repeat: bool,
     },
 }
 
@@ -158,7 +164,7 @@ pub struct Flows {
     /// How the next is chosen.
     #[serde(default)]
     pub order: Order,
-    /// What tells them apart.
+    /// What tells them apart; if nothing is named, the source address (`ip_src` or `ipv6_src`).
     #[serde(default)]
     pub by: Vec<Field>,
 }

@@ -1,0 +1,498 @@
+//! `sluice gen`: sends traffic and measures what becomes of it.
+
+use crate::output::{outln, print};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+use traffic::report::{Percentiles, Report};
+use traffic::run::Options;
+use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Size, Spec, Stream};
+
+/// Maximum size of a spec in bytes.
+const SPEC_MAX: u64 = 16 << 20;
+
+/// What to send, and how.
+#[derive(Args)]
+pub struct GenOptions {
+    /// What to send and where it is received, as YAML or JSON; - for standard input
+    #[arg(value_name = "SPEC", conflicts_with_all = [
+        "to", "from", "pps", "poisson", "burst", "size", "flows", "order", "by", "seconds", "tcp",
+        "eth_src", "eth_dst", "ip_src", "ip_dst", "port_src", "port_dst", "vlan", "seed", "warm_up",
+        "drain", "replay",
+    ])]
+    pub spec: Option<PathBuf>,
+    /// Port to send to: virtio-user:SOCKET, memif:SOCKET (both with ,server if the other side
+    /// connects), interface:NAME, af-xdp:NAME, dpdk:DEVICE, or file:PCAP
+    #[arg(long, value_name = "PORT")]
+    pub to: Option<String>,
+    /// Port to receive from, likewise; may be repeated
+    #[arg(long, value_name = "PORT")]
+    pub from: Vec<String>,
+    /// Packets per second [default: as many as the port takes]
+    #[arg(long, value_name = "RATE", conflicts_with = "poisson")]
+    pub pps: Option<f64>,
+    /// Packets per second, on average, at random distances
+    #[arg(long, value_name = "RATE")]
+    pub poisson: Option<f64>,
+    /// Packets that are due at one time, at the average rate of --pps
+    #[arg(long, value_name = "COUNT", requires = "pps")]
+    pub burst: Option<u32>,
+    /// A pcap or pcapng file whose frames are sent as they are, once, as recorded or at --pps
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["poisson", "burst"])]
+    pub replay: Option<String>,
+    /// How often faster than recorded
+    #[arg(long, requires = "replay", conflicts_with = "pps")]
+    pub speed: Option<f64>,
+    /// Send the file again and again until the time is over
+    #[arg(long, requires = "replay")]
+    pub repeat: bool,
+    /// Bytes of a frame without the frame check sequence; imix; or FIRST-LAST, one after the other
+    #[arg(long, default_value = "60")]
+    pub size: String,
+    /// How many flows
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub flows: u64,
+    /// Which flow is next: in-turn, random, or zipf:EXPONENT
+    #[arg(long, default_value = "in-turn")]
+    pub order: String,
+    /// What tells flows apart: FIELD or FIELD=VALUES, such as udp_dst=100; may be repeated, the
+    /// first changes fastest [default: ip_src]
+    #[arg(long, value_name = "FIELD")]
+    pub by: Vec<String>,
+    /// TCP in place of UDP
+    #[arg(long)]
+    pub tcp: bool,
+    /// Source Ethernet address
+    #[arg(long, value_name = "ADDRESS")]
+    pub eth_src: Option<String>,
+    /// Destination Ethernet address
+    #[arg(long, value_name = "ADDRESS")]
+    pub eth_dst: Option<String>,
+    /// Source IPv4 or IPv6 address
+    #[arg(long, value_name = "ADDRESS")]
+    pub ip_src: Option<String>,
+    /// Destination address, of the same family
+    #[arg(long, value_name = "ADDRESS")]
+    pub ip_dst: Option<String>,
+    /// Source port
+    #[arg(long, value_name = "PORT")]
+    pub port_src: Option<u16>,
+    /// Destination port
+    #[arg(long, value_name = "PORT")]
+    pub port_dst: Option<u16>,
+    /// VLAN ID of an 802.1Q tag
+    #[arg(long, value_name = "ID")]
+    pub vlan: Option<u16>,
+    /// Seconds that count
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Seconds before them that do not
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
+    pub warm_up: f64,
+    /// Seconds after the last frame in which stragglers are taken
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
+    pub drain: f64,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Processor to run on, in place of that of the spec
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Seconds that ports are waited for
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    pub wait: f64,
+    /// Do not measure the generator itself first
+    #[arg(long)]
+    pub no_calibration: bool,
+    /// Test the generator itself: send into a delay line of memory that holds each frame for so many
+    /// microseconds, in place of any port
+    #[arg(long = "loop", value_name = "MICROSECONDS")]
+    pub delay: Option<f64>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Set by a signal: the run ends with what it has found so far.
+static STOP: AtomicBool = AtomicBool::new(false);
+/// The signal.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn note_signal(number: libc::c_int) {
+    SIGNAL.store(number, Ordering::Relaxed);
+    STOP.store(true, Ordering::Relaxed);
+}
+
+fn catch_signals() {
+    for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores numbers, and has the type that signals need.
+        unsafe {
+            let handler: extern "C" fn(libc::c_int) = note_signal;
+            libc::signal(number, handler as libc::sighandler_t);
+        }
+    }
+}
+
+/// Sends, receives and prints the report.
+pub fn run(options: &GenOptions) -> Result<()> {
+    let mut spec = spec_of(options)?;
+    if options.core.is_some() {
+        spec.core = options.core;
+    }
+    let seconds = |name: &str, value: f64, most: f64| {
+        ensure!(
+            (0.0..=most).contains(&value),
+            "--{name} {value}: a number from 0 to {most} is meant"
+        );
+        Ok(value)
+    };
+    let how = Options {
+        wait: Duration::from_secs_f64(seconds("wait", options.wait, 86_400.0)?),
+        calibrate: !options.no_calibration,
+    };
+    catch_signals();
+    let report = match options.delay {
+        Some(delay) => {
+            let delay = Duration::from_secs_f64(seconds("loop", delay, 1e7)? / 1e6);
+            traffic::run::self_test(&spec, &how, delay, &STOP)?
+        }
+        None => traffic::run::run(&spec, &how, &STOP)?,
+    };
+    if options.json {
+        outln!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(format_args!("{}", text(&spec, &report)));
+    }
+    Ok(())
+}
+
+fn spec_of(options: &GenOptions) -> Result<Spec> {
+    if let Some(path) = &options.spec {
+        let mut text = String::new();
+        let named = || format!("{}", path.display());
+        let source: Box<dyn Read> = match path.as_os_str() == "-" {
+            true => Box::new(std::io::stdin()),
+            false => Box::new(std::fs::File::open(path).with_context(named)?),
+        };
+        let size = source
+            .take(SPEC_MAX + 1)
+            .read_to_string(&mut text)
+            .with_context(named)?;
+        ensure!(
+            size as u64 <= SPEC_MAX,
+            "{}: more than {SPEC_MAX} bytes",
+            named()
+        );
+        return traffic::plan::read(&text).with_context(named);
+    }
+    ensure!(
+        options.to.is_some() || !options.from.is_empty() || options.delay.is_some(),
+        "a SPEC, or --to or --from, says what to do (sluice gen --help)"
+    );
+    let sinks = options.from.iter().map(|text| port("--from", text));
+    let mut streams = Vec::new();
+    let to = match (&options.to, options.delay) {
+        (Some(text), _) => Some(port("--to", text)?),
+        (None, Some(_)) => Some(Port::Dpdk("none".into())),
+        (None, None) => None,
+    };
+    if let Some(to) = to {
+        streams.push(stream(options, to)?);
+    }
+    Ok(Spec {
+        streams,
+        sinks: sinks.collect::<Result<_>>()?,
+        core: None,
+        seconds: options.seconds,
+        warm_up: options.warm_up,
+        drain: options.drain,
+        seed: options.seed,
+    })
+}
+
+/// Reads a port as options name it.
+fn port(option: &str, text: &str) -> Result<Port> {
+    let Some((kind, name)) = text.split_once(':') else {
+        bail!("{option} {text}: KIND:NAME is meant, such as interface:eth1");
+    };
+    let (path, server) = match name.strip_suffix(",server") {
+        Some(path) => (path.to_owned(), true),
+        None => (name.to_owned(), false),
+    };
+    ensure!(!path.is_empty(), "{option} {text}: the name is missing");
+    Ok(match kind {
+        "virtio-user" => Port::VirtioUser { path, server },
+        "memif" => Port::Memif { path, server },
+        "interface" => Port::Interface(name.into()),
+        "af-xdp" => Port::AfXdp(name.into()),
+        "dpdk" => Port::Dpdk(name.into()),
+        "file" => Port::File(name.into()),
+        _ => bail!(
+            "{option} {text}: there are virtio-user, memif, interface, af-xdp, dpdk and file, not {kind:?}"
+        ),
+    })
+}
+
+fn stream(options: &GenOptions, port: Port) -> Result<Stream> {
+    let rate = match (&options.replay, options.pps, options.poisson, options.burst) {
+        (Some(file), pps, ..) => Rate::Replay {
+            file: file.clone(),
+            speed: options.speed,
+            pps,
+            repeat: options.repeat,
+        },
+        (None, Some(pps), _, Some(length)) => Rate::Bursts { pps, length },
+        (None, Some(pps), _, None) => Rate::Constant { pps },
+        (None, None, Some(pps), _) => Rate::Poisson { pps },
+        (None, None, None, _) => Rate::Most,
+    };
+    let usual = Headers::default();
+    let six = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains(':'));
+    let (src, dst) = match six(&options.ip_src) || six(&options.ip_dst) {
+        true => ("fd00::1".to_owned(), "fd00::1:0:0:2".to_owned()),
+        false => (usual.ip_src.clone(), usual.ip_dst.clone()),
+    };
+    let headers = Headers {
+        eth_src: options.eth_src.clone().unwrap_or(usual.eth_src),
+        eth_dst: options.eth_dst.clone().unwrap_or(usual.eth_dst),
+        vlan: options.vlan,
+        ip_src: options.ip_src.clone().unwrap_or(src),
+        ip_dst: options.ip_dst.clone().unwrap_or(dst),
+        protocol: if options.tcp { "tcp" } else { "udp" }.into(),
+        port_src: options.port_src.unwrap_or(usual.port_src),
+        port_dst: options.port_dst.unwrap_or(usual.port_dst),
+        tos: 0,
+        tunnel: None,
+    };
+    let by: Result<Vec<Field>> = options.by.iter().map(|text| field(text)).collect();
+    Ok(Stream {
+        name: String::new(),
+        port,
+        rate,
+        size: size(&options.size)?,
+        flows: Flows {
+            count: options.flows,
+            order: order(&options.order)?,
+            by: by?,
+        },
+        headers,
+    })
+}
+
+fn size(text: &str) -> Result<Size> {
+    let number = |part: &str| {
+        part.trim()
+            .parse::<u16>()
+            .ok()
+            .with_context(|| format!("--size {text}: a number, imix or FIRST-LAST is meant"))
+    };
+    Ok(match text.split_once('-') {
+        _ if text == "imix" => Size::Imix,
+        Some((first, last)) => Size::Sweep(number(first)?, number(last)?),
+        None => Size::Fixed(number(text)?),
+    })
+}
+
+fn order(text: &str) -> Result<Order> {
+    Ok(match text {
+        "in-turn" => Order::InTurn,
+        "random" => Order::Random,
+        _ => match text.strip_prefix("zipf:").map(str::parse::<f64>) {
+            Some(Ok(s)) => Order::Zipf { s },
+            _ => bail!("--order {text}: in-turn, random or zipf:EXPONENT is meant"),
+        },
+    })
+}
+
+fn field(text: &str) -> Result<Field> {
+    let (field, values) = match text.split_once('=') {
+        None => (text, 0),
+        Some((field, values)) => match values.parse::<u64>() {
+            Ok(values) => (field, values),
+            Err(_) => bail!("--by {text}: FIELD=VALUES is meant, such as udp_dst=100"),
+        },
+    };
+    Ok(Field {
+        field: field.into(),
+        values,
+        step: 1,
+    })
+}
+
+fn microseconds(times: &Percentiles) -> String {
+    if times.count == 0 {
+        return "none".into();
+    }
+    let us = |ns: u64| ns as f64 / 1e3;
+    format!(
+        "median {:.1} us, 90% {:.1}, 99% {:.1}, 99.9% {:.1}, most {:.1}",
+        us(times.p50),
+        us(times.p90),
+        us(times.p99),
+        us(times.p999),
+        us(times.max)
+    )
+}
+
+/// Returns the report for people.
+fn text(spec: &Spec, report: &Report) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    let own = &report.generator;
+    if let Some(before) = &own.calibration {
+        line(format_args!(
+            "generator alone: rate error {:+.4}%, at most {:.2} million packets/s",
+            before.rate_error * 100.0,
+            before.most_pps / 1e6
+        ));
+        line(format_args!(
+            "  lateness    {}",
+            microseconds(&before.lateness)
+        ));
+        line(format_args!(
+            "  departures  {}",
+            microseconds(&before.departures)
+        ));
+    }
+    line(format_args!(
+        "generator in the run: rate error {:+.4}%, stopped for {:.2} ms of {:.2} s",
+        own.rate_error * 100.0,
+        own.stalled_ns as f64 / 1e6,
+        report.seconds
+    ));
+    line(format_args!(
+        "  lateness    {}",
+        microseconds(&own.lateness)
+    ));
+    line(format_args!(
+        "  departures  {}",
+        microseconds(&own.departures)
+    ));
+    if let Some(why) = &own.limited {
+        line(format_args!("  the generator was the limit: {why}"));
+    }
+    for sent in &report.streams {
+        line(format_args!(
+            "{}: {} frames sent ({:.6} million/s), {} bytes, {} refused",
+            sent.name,
+            sent.packets,
+            sent.packets as f64 / report.seconds.max(1e-9) / 1e6,
+            sent.bytes,
+            sent.refused
+        ));
+    }
+    let mut names = spec
+        .sinks
+        .iter()
+        .filter(|port| !matches!(port, Port::File(_)));
+    for sink in &report.sinks {
+        let name = names.next().map_or("memory".into(), traffic::open::name_of);
+        line(format_args!(
+            "{name}: {} frames received, {} bytes, {} foreign",
+            sink.packets, sink.bytes, sink.foreign
+        ));
+        for (sent, arrived) in report.streams.iter().zip(&sink.streams) {
+            line(format_args!(
+                "  {}: {} received, {} lost, {} duplicates, {} reordered",
+                sent.name, arrived.packets, arrived.lost, arrived.duplicates, arrived.reordered
+            ));
+            line(format_args!(
+                "    latency   {}",
+                microseconds(&arrived.latency)
+            ));
+            line(format_args!(
+                "    arrivals  {}",
+                microseconds(&arrived.arrivals)
+            ));
+        }
+    }
+    if STOP.load(Ordering::Relaxed) {
+        let number = SIGNAL.load(Ordering::Relaxed);
+        line(format_args!("interrupted by signal {number}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: GenOptions,
+    }
+
+    fn spec(words: &str) -> Result<Spec> {
+        let words = std::iter::once("gen").chain(words.split_whitespace());
+        spec_of(&Command::try_parse_from(words)?.options)
+    }
+
+    #[test]
+    fn options_make_a_spec() {
+        let spec = spec(
+            "--to virtio-user:/run/x.sock,server --from interface:h2 --from dpdk:net_null0,size=64 \
+             --pps 1e6 --burst 4 --size 64-70 --flows 1000 --order zipf:1.1 --by udp_dst=10 \
+             --by eth_src --seconds 2 --vlan 7 --ip-src fd00::5",
+        )
+        .unwrap();
+        let stream = &spec.streams[0];
+        assert_eq!(
+            stream.port,
+            Port::VirtioUser {
+                path: "/run/x.sock".into(),
+                server: true
+            }
+        );
+        assert_eq!(
+            spec.sinks,
+            [
+                Port::Interface("h2".into()),
+                Port::Dpdk("net_null0,size=64".into())
+            ]
+        );
+        assert_eq!(
+            stream.rate,
+            Rate::Bursts {
+                pps: 1e6,
+                length: 4
+            }
+        );
+        assert_eq!(stream.size, Size::Sweep(64, 70));
+        assert_eq!(stream.flows.order, Order::Zipf { s: 1.1 });
+        assert_eq!(stream.flows.by[0].values, 10);
+        assert_eq!(stream.headers.vlan, Some(7));
+        assert!(stream.headers.ip_dst.contains(':'));
+        assert!(
+            traffic::plan::Plan::new(&spec, 0).is_err(),
+            "66 bytes of headers"
+        );
+    }
+
+    #[test]
+    fn bad_options_are_named() {
+        for (words, wanted) in [
+            ("", "a SPEC, or --to or --from"),
+            ("--to eth0", "--to eth0: KIND:NAME is meant"),
+            ("--to tap:x", "there are virtio-user"),
+            ("--from interface:", "the name is missing"),
+            ("--to dpdk:a --size big", "--size big: a number"),
+            ("--to dpdk:a --order zipf", "--order zipf: in-turn"),
+            ("--to dpdk:a --by udp_dst=x", "--by udp_dst=x: FIELD=VALUES"),
+            ("x.yaml --to dpdk:a", "cannot be used with"),
+            ("--to dpdk:a --burst 3", "--pps"),
+            ("/does/not/exist.yaml", "/does/not/exist.yaml"),
+        ] {
+            let told = format!("{:#}", spec(words).unwrap_err());
+            assert!(told.contains(wanted), "{words}: {told}");
+        }
+    }
+}

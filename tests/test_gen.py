@@ -1,0 +1,298 @@
+"""`sluice gen`: what it sends is what arrives, over real interfaces and through a real switch, and
+what does not arrive is counted."""
+
+import glob
+import json
+import os
+import signal
+import struct
+import subprocess
+import time
+
+from harness import PATIENCE, Failure, Skip, check, equal, run, test, wait_for
+from test_vhost import settled
+
+
+def command(lab, *words):
+    """The command with its arguments."""
+    if lab.is_ovs:
+        raise Skip("a command of Sluice's")
+    program = os.path.join(os.path.dirname(os.path.abspath(lab.switchd[0])), "sluice")
+    return [program, "gen", *map(str, words)]
+
+
+def report(done):
+    """The report that was printed."""
+    told = json.loads(done.stdout)
+    equal(told["schema"], 1, "the report's schema")
+    return told
+
+
+def veth(lab):
+    """A namespace with an interface on each end of a wire."""
+    namespace = lab.namespace("gen").quiet()
+    namespace.run("ip link add h1 type veth peer name h2")
+    for name in ("h1", "h2"):
+        namespace.run(f"ip link set {name} up")
+    return namespace
+
+
+def all_right(told, what, sink=0):
+    """Everything that was sent came once, in order; returns the streams that came."""
+    received = told["sinks"][sink]
+    for sent, arrived in zip(told["streams"], received["streams"]):
+        check(sent["packets"] > 0, f"{what}: nothing was sent: {sent}")
+        found = {name: arrived[name] for name in ("lost", "duplicates", "reordered", "stale")}
+        equal(found, dict.fromkeys(found, 0), f"{what}: {sent['name']}")
+        equal(arrived["packets"], sent["packets"], f"{what}: {sent['name']} packets")
+    equal(received["bytes"], sum(sent["bytes"] for sent in told["streams"]), f"{what}: bytes")
+    return received["streams"]
+
+
+@test(timeout=90)
+def everything_arrives_over_interfaces(lab):
+    """Frames of all kinds, from one end of a wire to the other."""
+    namespace = veth(lab)
+    usual = ["--from", "interface:h2", "--to", "interface:h1", "--seconds", 1, "--warm-up", 0.2]
+    for words in (
+        ["--pps", 5000, "--flows", 100],
+        ["--pps", 2000, "--vlan", 7, "--flows", 50, "--by", "udp_dst=5", "--by", "eth_src"],
+        ["--poisson", 2000, "--tcp", "--size", "60-200", "--flows", 1000, "--order", "zipf:1.1"],
+        ["--pps", 2000, "--burst", 20, "--ip-src", "fd00::5", "--size", "100-1514", "--flows", 20]
+        + ["--order", "random"],
+    ):
+        done = run(namespace.command(command(lab, *usual, *words, "--json")), seconds=40)
+        told = report(done)
+        (arrived,) = all_right(told, " ".join(map(str, words)))
+        equal(told["sinks"][0]["foreign"], 0, "foreign frames")
+        equal(arrived["latency"]["count"], arrived["packets"], "latencies")
+        check(told["generator"]["calibration"]["most_pps"] > 0, told["generator"])
+    done = run(namespace.command(command(lab, *usual, "--pps", 100)), seconds=40)
+    check("0 lost, 0 duplicates" in done.stdout, done.stdout)
+
+
+def vhost_switch(lab):
+    """A switch with two guests' ports, and how the generator names their other ends."""
+    switch = lab.switch()
+    switch.enable_dpdk()
+    switch.bridge("br0", "fail_mode=secure")
+    paths = [f"{switch.directory}/v{number}.sock" for number in (1, 2)]
+    for number, path in enumerate(paths, 1):
+        switch.port(
+            f"v{number}",
+            "type=dpdkvhostuserclient",
+            f"options:vhost-server-path={path}",
+            f"ofport_request={number}",
+        )
+    return switch, [{"virtio-user": {"path": path, "server": True}} for path in paths]
+
+
+@test(timeout=120, dpdk=True)
+def everything_arrives_through_guests_ports(lab):
+    """Two streams through a switch, one each way; the switch counts the same."""
+    switch, ports = vhost_switch(lab)
+    switch.flows("in_port=1,actions=output:2", "in_port=2,actions=output:1")
+    flows = {"count": 1000, "by": [{"field": "ip_src"}]}
+    spec = {
+        "seconds": 2,
+        "warm_up": 0.5,
+        "sinks": [ports[1], ports[0]],
+        "streams": [
+            {"name": "there", "port": ports[0], "rate": {"constant": {"pps": 5000}}, "flows": flows},
+            {"name": "back", "port": ports[1], "rate": {"poisson": {"pps": 3000}}, "size": "imix"},
+        ],
+    }
+    done = run(command(lab, "-", "--json"), stdin=json.dumps(spec), seconds=60)
+    told = report(done)
+    for at, name in enumerate(("there", "back")):
+        sent, arrived = told["streams"][at], told["sinks"][at]["streams"][at]
+        equal(sent["name"], name, "the stream's name")
+        check(sent["packets"] > 1000, sent)
+        equal((sent["refused"], arrived["lost"]), (0, 0), f"{name}: refused, and lost")
+        equal(arrived["packets"], sent["packets"], f"{name}: packets")
+        equal((arrived["duplicates"], arrived["reordered"]), (0, 0), f"{name}: order")
+        # Nothing of the other stream came here.
+        equal(told["sinks"][at]["streams"][1 - at]["packets"], 0, f"{name}: the other stream")
+    equal(told["sinks"][0]["bytes"], told["streams"][0]["bytes"], "bytes there")
+    counted = settled(switch)
+    check(counted["v1"]["rx"]["pkts"] >= told["streams"][0]["packets"], counted)
+
+
+@test(timeout=120, dpdk=True)
+def what_a_rule_drops_is_lost(lab):
+    """A rule that drops every other flow: half of the frames are lost, and no others."""
+    switch, ports = vhost_switch(lab)
+    drops = [f"priority=2,udp,in_port=1,tp_dst={2048 + n},actions=drop" for n in range(0, 10, 2)]
+    switch.flows("priority=1,in_port=1,actions=output:2", *drops)
+    spec = {
+        "seconds": 1,
+        "warm_up": 0.5,
+        "sinks": [ports[1]],
+        "streams": [
+            {
+                "port": ports[0],
+                "rate": {"constant": {"pps": 2000}},
+                "flows": {"count": 10, "by": [{"field": "udp_dst"}]},
+            }
+        ],
+    }
+    path = os.path.join(lab.directory, "spec.yaml")
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(spec, file)
+    told = report(run(command(lab, path, "--json"), seconds=60))
+    sent, arrived = told["streams"][0], told["sinks"][0]["streams"][0]
+    equal(sent["refused"], 0, "refused")
+    check(sent["packets"] >= 1000, sent)
+    # The time that counts may begin and end at any flow.
+    check(abs(2 * arrived["lost"] - sent["packets"]) <= 2, sent, arrived["lost"])
+    equal(arrived["lost"] + arrived["packets"], sent["packets"], "lost and received")
+    equal(arrived["reordered"], 0, "reordered")
+
+
+def capture(frames):
+    """A pcap file, a frame each millisecond."""
+    blob = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 1)
+    for number, frame in enumerate(frames):
+        blob += struct.pack("<IIII", 5, number * 1_000_000, len(frame), len(frame)) + frame
+    return blob
+
+
+def frames_of(path):
+    """The frames of a pcap file that the generator wrote, with their times in nanoseconds."""
+    with open(path, "rb") as file:
+        blob = file.read()
+    equal(struct.unpack_from("<I", blob)[0], 0xA1B23C4D, "the file's kind")
+    at, frames, times = 24, [], []
+    while at < len(blob):
+        seconds, ns, length, whole = struct.unpack_from("<IIII", blob, at)
+        equal(length, whole, "captured bytes")
+        frames.append(blob[at + 16 : at + 16 + length])
+        times.append(seconds * 1_000_000_000 + ns)
+        at += 16 + length
+    return frames, times
+
+
+@test(timeout=60)
+def a_replayed_file_arrives_byte_by_byte(lab):
+    """Frames of any contents, as they were recorded, once each."""
+    namespace = veth(lab)
+    frames = [
+        bytes([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xB5]) + os.urandom(46 + number * 5)
+        for number in range(250)
+    ]
+    paths = [os.path.join(lab.directory, name) for name in ("in.pcap", "out.pcap")]
+    with open(paths[0], "wb") as file:
+        file.write(capture(frames))
+    for words in ((), ("--pps", 2000)):
+        words = ["--to", "interface:h1", "--from", "interface:h2", "--replay", paths[0], *words]
+        words += ["--from", f"file:{paths[1]}", "--seconds", 20, "--json"]
+        told = report(run(namespace.command(command(lab, *words)), seconds=40))
+        all_right(told, "replayed")
+        equal(told["sinks"][0]["foreign"], 0, "foreign frames")
+        found, times = frames_of(paths[1])
+        equal(len(found), len(frames), "frames in the file")
+        check(found == frames, "the bytes differ")
+        check(times == sorted(times), "the times are out of order")
+        check(told["seconds"] < 10, f"the file has 0.25 s, the run took {told['seconds']} s")
+
+
+@test(timeout=60)
+def a_delay_line_is_measured_right(lab):
+    """The self-test: what is measured in a loop with a known delay is at least that delay, and not
+    much more for the frame that met with least."""
+    for delay in (50, 500, 5000):
+        words = ("--loop", delay, "--pps", 10000, "--seconds", 0.5, "--json")
+        told = report(run(command(lab, *words)))
+        (arrived,) = all_right(told, f"{delay} us")
+        least = arrived["latency"]["min"] / 1000
+        check(delay <= least < delay + 50, f"{delay} us: {least} us")
+        check(arrived["latency"]["p50"] >= delay * 1000, arrived["latency"])
+
+
+@test(timeout=90)
+def what_cannot_be_done_is_told(lab):
+    """Fields that are wrong, devices that are not there, peers that nobody is."""
+    namespace = veth(lab)
+
+    def told(*words, stdin=None):
+        done = run(
+            namespace.command(command(lab, *words)), ok=False, seconds=40, stdin=stdin or ""
+        )
+        check(done.returncode != 0, f"{words} was taken: {done.stdout}")
+        return done.stderr
+
+    def spec(**stream):
+        stream = {"port": {"interface": "h1"}, "rate": "most", **stream}
+        return told("-", stdin=json.dumps({"seconds": 1, "streams": [stream]}))
+
+    for text, wanted in (
+        (spec(flows={"count": 2, "by": [{"field": "ip_foo"}]}), 'streams[0].flows.by[0].field: "ip_foo": there are'),
+        (spec(rate={"constant": {"pps": 0}}), "streams[0].rate.constant.pps: 0:"),
+        (spec(rate="fast"), "streams[0].rate: unknown variant `fast`"),
+        (spec(size={"fixed": 2000}), "streams[0].size: 2000 bytes are more than interface:h1 takes"),
+        (spec(rate={"replay": {"file": "/none.pcap"}}), "streams[0].rate.replay.file: /none.pcap: No such file"),
+        (told("--to", "interface:h9"), "streams[0].port: interface:h9:"),
+        (told("--to", "interface:h1", "--from", "interface:h9"), "sinks[0]: interface:h9:"),
+        (told("--to", "dpdk:0000:ff:1f.7"), "streams[0].port: dpdk:0000:ff:1f.7:"),
+    ):
+        check(wanted in text, f"{text!r} has no {wanted!r}")
+    socket = os.path.join(lab.directory, "none.sock")
+    text = told("--to", f"virtio-user:{socket}", "--wait", 0.5)
+    check(f"virtio-user:{socket}" in text and "nobody listens" in text, text)
+    text = told("--to", f"virtio-user:{socket},server", "--wait", 0.5)
+    check("nobody connects" in text, text)
+    check(not os.path.exists(socket), "the socket is left")
+    namespace.run("ip link set h2 down")
+    text = told("--to", "interface:h1", "--wait", 0.5)
+    check("it has no link" in text, text)
+
+
+def running(lab, namespace):
+    """A run that would take an hour, once it is under way."""
+    process = subprocess.Popen(
+        namespace.command(
+            command(lab, "--to", "interface:h1", "--from", "interface:h2", "--pps", 1000)
+            + ["--seconds", "3600", "--warm-up", "0", "--json"]
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    lab.programs.append(process)
+
+    def moving():
+        if process.poll() is not None:
+            raise Failure(f"it ended: {process.communicate()[1].decode()}")
+        link = json.loads(namespace.run("ip -j -s link show h2").stdout)[0]
+        return link["stats64"]["rx"]["packets"] > 100
+
+    wait_for("frames are on the wire", moving, 30)
+    return process
+
+
+def generators():
+    """Process numbers of generators, and what DPDK has left of them."""
+    return set(glob.glob("/var/run/dpdk/sluice-gen-*"))
+
+
+@test(timeout=90)
+def it_can_be_ended_at_any_time(lab):
+    """A signal ends it with what it has found so far; when it is killed, nothing is left."""
+    namespace = veth(lab)
+    before = generators()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = running(lab, namespace)
+        # The namespace's own program may stand between.
+        os.kill(process.pid, number)
+        output, errors = process.communicate(timeout=20 * PATIENCE)
+        equal(process.returncode, 0, f"signal {number}: {errors.decode()}")
+        told = json.loads(output)
+        check(0 < told["seconds"] < 3600, told["seconds"])
+        all_right(told, f"signal {number}")
+    process = running(lab, namespace)
+    process.kill()
+    process.communicate(timeout=20 * PATIENCE)
+    time.sleep(0.2)
+    equal(generators() - before, set(), "what a killed one has left")
+    # The next one is not disturbed.
+    words = ("--to", "interface:h1", "--from", "interface:h2", "--pps", 1000, "--seconds", 0.3)
+    all_right(report(run(namespace.command(command(lab, *words, "--json")))), "the next one")
