@@ -138,6 +138,25 @@ impl Mbuf {
         take
     }
 
+    /// Makes an empty frame hold `bytes`, in as many segments as needed. False, with some of them,
+    /// if there are no buffers.
+    #[inline]
+    pub fn fill(&mut self, bytes: &[u8]) -> bool {
+        let raw = self.raw_mut();
+        let offset = usize::from(raw.data_off);
+        let fits = bytes.len() <= usize::from(raw.buffer_len).saturating_sub(offset);
+        if !fits || raw.packet_len != 0 || raw.segments != 1 {
+            return self.extend(bytes);
+        }
+        // SAFETY: they lie within the only segment's buffer, which belongs to self alone.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), raw.buffer.add(offset), bytes.len());
+        }
+        raw.data_len = bytes.len() as u16;
+        raw.packet_len = bytes.len() as u32;
+        true
+    }
+
     /// Frees the segment behind the head.
     fn drop_second(&mut self) {
         let head = self.raw_mut();

@@ -89,6 +89,31 @@ impl Pool {
         Mbuf::allocate(self.raw, usize::from(HEADROOM))
     }
 
+    /// Appends `count` empty frames of one segment, with headroom, to `out`: [`Pool::empty`] for
+    /// many at once. False, and none, if the pool has too few.
+    pub fn take(&self, count: usize, out: &mut Vec<Mbuf>) -> bool {
+        out.reserve(count);
+        let len = out.len();
+        // SAFETY: there is room for `count` more pointers, and with success as many are buffers
+        // that nobody else uses, of one segment and with one reference. Their other fields are set
+        // before the vector has them.
+        unsafe {
+            let room = out.as_mut_ptr().add(len).cast::<*mut raw::RawMbuf>();
+            if raw::sluice_pool_get(self.raw, room, count as u32) != 0 {
+                return false;
+            }
+            for at in 0..count {
+                let fresh = &mut **room.add(at);
+                fresh.data_off = HEADROOM.min(fresh.buffer_len);
+                (fresh.data_len, fresh.packet_len) = (0, 0);
+                (fresh.flags, fresh.packet_type, fresh.tx_offload) = (0, 0, 0);
+                (fresh.vlan_tci, fresh.vlan_tci_outer, fresh.port) = (0, 0, u16::MAX);
+            }
+            out.set_len(len + count);
+        }
+        true
+    }
+
     /// Returns the number of buffers in the pool, free or not.
     pub fn count(&self) -> u32 {
         self.count

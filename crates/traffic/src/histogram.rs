@@ -169,10 +169,9 @@ mod tests {
         }
         let text = histogram.percentiles().histogram.unwrap();
         let bytes = base64::engine::general_purpose::STANDARD.decode(text);
-        let read: Hdr<u64> = hdrhistogram::serialization::Deserializer::new()
+        let read: Hdr<u64> = Deserializer::new()
             .deserialize(&mut bytes.unwrap().as_slice())
             .unwrap();
-        let _: Deserializer;
         assert_eq!(read.len(), 42);
         assert_eq!(read.count_at(123_456), 7);
         assert!(read.max() >= 99_999_999 && read.max() < 100_100_000);

@@ -35,13 +35,34 @@ pub struct Opened {
     pub pool: Pool,
 }
 
-/// Takes frames from a pool.
-pub struct PoolStore(pub Pool);
+/// Takes frames from a pool, many at once.
+pub struct PoolStore {
+    pool: Pool,
+    /// Empty frames.
+    fresh: Vec<Mbuf>,
+}
+
+impl PoolStore {
+    /// How many frames are taken at once.
+    const MANY: usize = 64;
+
+    /// Makes a store of a pool's frames. It must be dropped before the pool is.
+    pub fn new(pool: Pool) -> PoolStore {
+        PoolStore {
+            pool,
+            fresh: Vec::with_capacity(PoolStore::MANY),
+        }
+    }
+}
 
 impl Store<Mbuf> for PoolStore {
     #[inline(always)]
     fn take(&mut self, bytes: &[u8]) -> Option<Mbuf> {
-        self.0.frame(bytes)
+        if self.fresh.is_empty() && !self.pool.take(PoolStore::MANY, &mut self.fresh) {
+            return self.pool.frame(bytes);
+        }
+        let mut frame = self.fresh.pop()?;
+        frame.fill(bytes).then_some(frame)
     }
 }
 

@@ -70,7 +70,7 @@ pub fn run(spec: &Spec, options: &Options, stop: &AtomicBool) -> Result<Report, 
     let result = on_a_thread(spec, || {
         // Without it all works, but more slowly.
         let _registration = ports::eal::register_thread();
-        let mut store = PoolStore(pool);
+        let mut store = PoolStore::new(pool);
         let report = measure(&plan, options, &mut ends, &mut store, &clock, stop);
         drop(ends);
         report

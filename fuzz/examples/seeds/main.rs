@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+mod captures;
 mod connections;
 mod fragments;
 mod frames;
@@ -68,6 +69,8 @@ fn main() -> std::io::Result<()> {
     rules::write(&Corpus::of("walk")?)?;
     guests::write_rings(&Corpus::of("vhost")?)?;
     guests::write_messages(&Corpus::of("vhost_message")?)?;
+    captures::write(&Corpus::of("capture")?)?;
+    captures::write_stamps(&Corpus::of("stamp")?)?;
     openflow_messages::write(&Corpus::of("openflow")?, &place)?;
     steering_messages::write(&Corpus::of("steering")?)?;
     json::write_ovsdb(&Corpus::of("ovsdb")?, &place)?;
