@@ -93,7 +93,9 @@ def round_of(results, name, switch, seconds):
 def report(results, names):
     """The table."""
     some = [
-        stage for stage in STAGES if any((results.median(name, stage) or 0) >= 0.05 for name in names)
+        stage
+        for stage in STAGES
+        if any((results.median(name, stage) or 0) >= 0.05 for name in names)
     ]
     head = ["case", *some, "idle", "sum", "x clock", "account", "Mpps off", "on/off"]
     rows = [

@@ -25,8 +25,8 @@ from tunnels import (
 )
 
 PORT = 3784
-# A message each 100 ms, and a session lives a second without any: on a busy machine neither end need
-# run for longer than the usual 300 ms.
+# A message each 100 ms, and a session lives a second without any: on a busy machine neither end
+# need run for longer than the usual 300 ms.
 FAST = ("bfd:enable=true", "bfd:min_rx=100", "bfd:min_tx=100", "bfd:mult=10")
 STATES = {"admin_down": 0, "down": 1, "init": 2, "up": 3}
 

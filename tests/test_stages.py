@@ -181,7 +181,7 @@ def what_is_no_word_of_it_is_named(lab):
         (["of"], "of: not on, off, clear or show"),
         (["show", "all"], "all: one argument too many"),
         (["on", "--json"], "on: has nothing to say in JSON"),
-        ([], 'requires at least 1 argument'),
+        ([], "requires at least 1 argument"),
     ):
         done = switch.appctl("sluice/stages", *words, ok=False)
         check(done.returncode != 0 and wanted in done.stderr, words, done.stderr)
