@@ -76,7 +76,7 @@ def round_of(results, name, switch, seconds):
     switch.appctl("sluice/stages", "off")
     time.sleep(0.1)
     total = told["total"]
-    cycles = {stage["stage"]: stage["cycles"] for stage in total["stages"]}
+    cycles = {stage["name"]: stage["cycles"] for stage in total["stages"]}
     each = {stage: count / total["packets"] for stage, count in cycles.items()}
     for stage in STAGES:
         results.add(name, stage, each[stage])
@@ -85,6 +85,7 @@ def round_of(results, name, switch, seconds):
     results.add(name, "clock", sum(each.values()) * counts["in"] / counts["time"] / told["tsc_hz"])
     results.add(name, "difference", total["difference_percent"])
     results.add(name, "account", total["changes"] * told["change_cycles"] / total["packets"])
+    results.add(name, "change", told["change_cycles"])
     results.add(name, "off", off)
     results.add(name, "on", rate_of(counts))
     results.add(name, "ratio", rate_of(counts) / off)
@@ -140,7 +141,11 @@ def work(options, daemons):
                 stderr(f"{name}: {failure}")
                 failed = True
             stderr(f"{name}: {results.spread(name, 'sum')} cycles/packet")
-        print(f"cycles per packet, 64-byte frames, one worker; {machine()}")
+        change = figure(results.median(names[0], "change"))
+        print(
+            f"cycles per packet, 64-byte frames, one worker; a change of stage takes {change} "
+            f"cycles; {machine()}"
+        )
         report(results, names)
         return int(failed)
 

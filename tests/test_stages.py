@@ -36,7 +36,7 @@ def stages(switch):
             "stages add up to what has elapsed",
             worker,
         )
-    return {stage["stage"]: stage for stage in figures["total"]["stages"]}
+    return {stage["name"]: stage for stage in figures["total"]["stages"]}
 
 
 def busy(switch):

@@ -109,7 +109,7 @@ pub struct StagesTotal {
 #[serde(default)]
 pub struct Stage {
     /// Its name.
-    pub stage: String,
+    pub name: String,
     /// Cycles.
     pub cycles: u64,
     /// How often it began.

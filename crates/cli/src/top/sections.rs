@@ -553,11 +553,11 @@ fn stages(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> {
         .iter()
         .filter(|stage| stage.calls > 0 || stage.cycles > 0);
     let rows = rows.map(|stage| {
-        let same = |old: &&Stage| old.stage == stage.stage;
+        let same = |old: &&Stage| old.name == stage.name;
         let old = old.stages.iter().find(same).cloned().unwrap_or_default();
         let cycles = stage.cycles.saturating_sub(old.cycles) as f64;
         vec![
-            stage.stage.replace('_', " "),
+            stage.name.replace('_', " "),
             each(cycles, packets),
             format!("{:.1}", cycles / elapsed.max(1.0) * 100.0),
             short(per_second(old.packets, stage.packets, interval_us)),
@@ -815,7 +815,7 @@ mod tests {
     fn stages_are_those_of_the_interval_and_only_while_they_are_accounted() {
         let reading = |on: bool, packets: u64, elapsed_cycles: u64, cycles: u64| {
             let stage = |name: &str, cycles: u64| Stage {
-                stage: name.into(),
+                name: name.into(),
                 cycles,
                 calls: cycles / 10,
                 packets,

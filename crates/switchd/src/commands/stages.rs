@@ -205,7 +205,7 @@ fn extend(told: &mut Value, report: &Report, packets: u64) {
     let stage = |stage: &Stage| {
         let tally = report.of(*stage);
         json!({
-            "stage": stage.name(),
+            "name": stage.name(),
             "cycles": tally.cycles,
             "calls": tally.calls,
             "packets": tally.packets,
@@ -350,7 +350,7 @@ mod tests {
         let told = shown.json();
         let (one, total) = (&told["workers"][0], &told["total"]);
         assert_eq!(told["workers"].as_array().map(Vec::len), Some(2));
-        assert_eq!(one["stages"][0]["stage"], "receive");
+        assert_eq!(one["stages"][0]["name"], "receive");
         assert_eq!(one["stages"][0]["cycles_per_packet"], 40.0);
         assert_eq!(one["stage_cycles"], 990);
         assert_eq!(one["difference_percent"], -1.0);
