@@ -458,8 +458,8 @@ impl<F: Frame> Patches<F> {
         Ok(&mut self.waiting[place])
     }
 
-    /// Sends a frame that has passed `depth` patch ports, that is counted with the length `counted`,
-    /// and of which the tracker has said `earlier`, through one more; `counters` are that port's.
+    /// Sends a frame that has passed `depth` patch ports, is counted with the length `counted`, and
+    /// of which the tracker has said `earlier`, through one more; `counters` are that port's.
     #[allow(clippy::too_many_arguments)] // what is known of one frame
     pub fn send(
         &mut self,

@@ -840,7 +840,14 @@ impl<'p> Machine<'p> {
         match action {
             Action::PushVlan(ethertype) => self.packet.push_vlan(*ethertype),
             Action::PopVlan => self.packet.pop_vlan(),
-            Action::PushMpls(ethertype) => self.packet.push_mpls(*ethertype, &self.key),
+            Action::PushMpls(ethertype) => {
+                if self.key.u8(at::MPLS_DEPTH) == 0 {
+                    let now =
+                        (self.teller.is_some()).then(|| (self.packet.bytes().to_vec(), self.key));
+                    self.say(|| What::FirstLabel(Box::new(now.unwrap_or_default())));
+                }
+                self.packet.push_mpls(*ethertype, &self.key)
+            }
             Action::PopMpls(ethertype) => {
                 let before = self.packet.bytes().len();
                 self.packet.pop_mpls(*ethertype);

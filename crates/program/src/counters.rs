@@ -11,9 +11,10 @@
 //!
 //! Packets may be counted longer or shorter than they are: as Open vSwitch does it, with the length
 //! that they were received with, when they come in behind a patch port with a tag more or less. For
-//! each such [difference](DIFFERENCES) a worker has further copies of all slots, which count lengths
-//! as they are, and whoever reads them adds the difference for each packet. So the common ways of
-//! packets need not know of it. These copies' memory is only used where packets have been counted.
+//! each such [difference](DIFFERENCES) a worker has further copies of all slots, which count
+//! lengths as they are, and whoever reads them adds the difference for each packet. So the common
+//! ways of packets need not know of it. These copies' memory is only used where packets have been
+//! counted.
 
 use crossbeam_utils::CachePadded;
 use std::collections::HashMap;

@@ -58,6 +58,8 @@ pub enum What {
     /// Actions run on a copy of the packet, whose state is given; no changes come back. Appears
     /// below the [`What::Action`] of a clone.
     Copy(Box<(Vec<u8>, FlowKey)>),
+    /// The packet, which is given as it is before, gets its first MPLS label.
+    FirstLabel(Box<(Vec<u8>, FlowKey)>),
     /// A bucket of a group, with the text that describes the choice (`bucket 2: using bucket`).
     Bucket(String),
     /// Something left the tables; with the key at that time.

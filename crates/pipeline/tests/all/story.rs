@@ -42,6 +42,7 @@ fn sketch(steps: &[Step]) -> String {
             What::Tracked(_) => "tracked".into(),
             What::Untracked => "untracked".into(),
             What::Nothing => "nothing".into(),
+            What::FirstLabel(_) => "first label".into(),
             What::Bucket(text) | What::Detail(text) | What::Warning(text) | What::Error(text) => {
                 text.clone()
             }

@@ -381,9 +381,11 @@ fn add_ports(
             .and_then(|staying| staying.bridge.ports.get(interface))
             .map(|port| port.number);
         let before = before.or_else(|| earlier.get(interface).copied());
+        // As in Open vSwitch, those that ask for a number come first, and so do their numbers in
+        // the datapath.
         missing.push(match (port.local, port.ofport_request, before) {
-            (true, _, _) => (0, Some(ofport::LOCAL), port),
-            (false, Some(request), _) => (1, Some(request), port),
+            (false, Some(request), _) => (0, Some(request), port),
+            (true, _, _) => (1, Some(ofport::LOCAL), port),
             (false, None, Some(before)) => (2, Some(before), port),
             (false, None, None) => (3, None, port),
         });

@@ -329,6 +329,10 @@ impl<'s> Walk<'s> {
             }
             What::Effect(effect) => self.effect(&effect.0, &effect.1, here, out),
             What::Tracked(copy) => self.track(copy, here),
+            // As in Open vSwitch, changes up to here are written in front of the label.
+            What::FirstLabel(before) => {
+                self.commit(&before.0, &before.1, here);
+            }
             What::Untracked => self.actions.list.push("ct_clear".into()),
             What::Nothing => out.push(Node::new(Kind::Action, "drop")),
             What::Detail(text) => out.push(Node::new(Kind::Detail, text)),
