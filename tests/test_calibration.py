@@ -75,6 +75,28 @@ def veth_and_guests_are_measured(lab):
     equal(helpers(lab), [], "processes")
 
 
+@test(timeout=300)
+def taps_and_af_xdp_are_measured(lab):
+    """Internal ports and those through AF_XDP are kinds of their own, each with its cost."""
+    before = links()
+    costs = {}
+    for ports in ("1:tap,2:memory", "1:afxdp,2:memory", "1:memory,2:tap", "1:memory,2:afxdp"):
+        done = predicted(
+            command(lab, "--anyway", "--json", "--ports", ports), seconds=130, stdin=RULES
+        )
+        told = json.loads(done.stdout)
+        kind = "tap" if "tap" in ports else "afxdp"
+        equal(told["ports"], f"{kind}, memory", ports)
+        stages = {stage["name"]: stage["cycles"] for stage in told["prediction"]["stages"]}
+        check(max(stages.get("receive", 0), stages.get("send", 0)) > 0, ports, stages)
+        check(any(f"{kind} " in note for note in told["notes"]), told["notes"])
+        costs[ports] = stages
+    lab.note(costs)
+    equal(links(), before, "interfaces of the machine")
+    equal(leftovers(lab), [], "files")
+    equal(helpers(lab), [], "processes")
+
+
 @test(timeout=120)
 def policers_are_measured(lab):
     """The cost of policers is a stage of its own; ports that no packet meets are named, and those
@@ -153,7 +175,7 @@ def a_running_switch_predicts_for_its_own_ports(lab):
     asked = ask("in_port=1,actions=output:3")
     check("br0: veth, memory ports" in asked, asked)
     asked = ask("in_port=1,actions=local")
-    check("br0: a port of type internal may cost more" in asked, asked)
+    check("br0: veth, tap ports" in asked and "may cost more" not in asked, asked)
     equal(links(), before, "interfaces of the machine")
 
 

@@ -49,8 +49,8 @@ pub struct PredictOptions {
     #[arg(long, value_name = "FILE")]
     pub meters: Option<PathBuf>,
     /// Ports that have names or are not DPDK devices: NAME=NUMBER, NUMBER:KIND or
-    /// NAME=NUMBER:KIND, separated by commas; KIND is dpdk, veth (which needs root), vhost (a
-    /// guest) or memory (which costs nothing)
+    /// NAME=NUMBER:KIND, separated by commas; KIND is dpdk, veth, tap or afxdp (which need
+    /// root), vhost (a guest) or memory (which costs nothing)
     #[arg(long, value_name = "PORTS", default_value = "")]
     pub ports: String,
     /// Ports that police what comes in (ingress_policing_rate): names or numbers, separated by

@@ -28,12 +28,13 @@ impl Kind {
     }
 
     /// Returns the kind that a port of this type (the database's `Interface.type`) is measured as,
-    /// and whether that is exact: kernel interfaces of other types are measured as veth, and types
-    /// without a device cost nothing.
+    /// and whether that is exact: kernel interfaces are measured as veth, other types as DPDK's
+    /// devices, and types without a device cost nothing.
     pub fn of_type(device: &str) -> (Kind, bool) {
         match device {
             "" | "system" => (Kind::Measured(Device::Veth), true),
-            "internal" | "tap" | "afxdp" | "afxdp-nonpmd" => (Kind::Measured(Device::Veth), false),
+            "internal" | "tap" => (Kind::Measured(Device::Tap), true),
+            "afxdp" | "afxdp-nonpmd" => (Kind::Measured(Device::AfXdp), true),
             "patch" | "dummy" | "dummy-internal" => (Kind::Memory, true),
             name => match Kind::named(name) {
                 Some(kind) => (kind, true),
@@ -103,7 +104,10 @@ mod tests {
         let veth = Kind::Measured(Device::Veth);
         assert_eq!(Kind::of_type(""), (veth, true));
         assert_eq!(Kind::of_type("system"), (veth, true));
-        assert_eq!(Kind::of_type("internal"), (veth, false));
+        let (tap, xdp) = (Kind::Measured(Device::Tap), Kind::Measured(Device::AfXdp));
+        assert_eq!(Kind::of_type("internal"), (tap, true));
+        assert_eq!(Kind::of_type("tap"), (tap, true));
+        assert_eq!(Kind::of_type("afxdp"), (xdp, true));
         assert_eq!(Kind::of_type("patch"), (Kind::Memory, true));
         let guest = Kind::Measured(Device::Vhost);
         assert_eq!(Kind::of_type("dpdkvhostuserclient"), (guest, true));

@@ -65,19 +65,36 @@ pub enum Device {
     Dpdk,
     /// One end of a veth pair.
     Veth,
+    /// A TAP device, as ports of the types `internal` and `tap` are.
+    Tap,
+    /// One end of a veth pair, through AF_XDP.
+    AfXdp,
     /// A guest's rings (vhost-user).
     Vhost,
 }
 
 impl Device {
     /// All kinds.
-    pub const ALL: [Device; 3] = [Device::Dpdk, Device::Veth, Device::Vhost];
+    pub const ALL: [Device; 5] = [
+        Device::Dpdk,
+        Device::Veth,
+        Device::Tap,
+        Device::AfXdp,
+        Device::Vhost,
+    ];
+
+    /// Returns whether it is a kernel interface, which only root can make to measure it.
+    pub fn is_kernels(self) -> bool {
+        matches!(self, Device::Veth | Device::Tap | Device::AfXdp)
+    }
 
     /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Device::Dpdk => "dpdk",
             Device::Veth => "veth",
+            Device::Tap => "tap",
+            Device::AfXdp => "afxdp",
             Device::Vhost => "vhost",
         }
     }
@@ -95,6 +112,15 @@ impl Device {
                 "veth ports are measured by a pair whose other end sends without pause, and drops \
                  what it gets: the stack behind it costs more, on the worker's time; what the \
                  kernel does to bring packets in costs the sender's processor"
+            }
+            Device::Tap => {
+                "tap and internal ports are measured by a device on which packets come from a \
+                 socket without pause, and that drops what it gets: the stack behind it costs \
+                 more, on the worker's time"
+            }
+            Device::AfXdp => {
+                "afxdp ports are measured by a veth pair whose other end sends without pause, and \
+                 drops what it gets: cards whose driver needs no copy cost less"
             }
             Device::Vhost => {
                 "vhost ports are measured by a guest's side that polls, writes each packet and \

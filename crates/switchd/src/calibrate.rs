@@ -8,8 +8,9 @@
 //! ([`predict::ports::Costs`]) and exits. It does so in a network namespace of its own, in which it
 //! creates a TAP device and a veth pair: they disappear with the process, however it ends.
 //!
-//! Ports of veth pairs and guests are measured separately, without the user's rules ([`pump`] plays
-//! their other ends): whoever receives a frame copies it, so rules find it in the cache anyway.
+//! Ports of kernel interfaces and guests are measured separately, without the user's rules
+//! ([`pump`] plays their other ends): whoever receives a frame copies it, so rules find it in the
+//! cache anyway.
 
 mod guest;
 mod pump;
@@ -18,7 +19,7 @@ mod veth;
 use crate::switch::processors;
 use datapath::PortSettings;
 use packet::io::TxQueue;
-use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, OpenPort, PortSpec};
+use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, OpenPort, PortSpec, Xdp};
 use predict::engine::{Alone, ROUND_MIN, Reference, on_a_thread};
 use predict::machine::Watch;
 use predict::ports::{Costs, Device, OPTION, Plan, PortCost, devices_of_text};
@@ -58,6 +59,12 @@ const COPIED_LIMIT: Duration = Duration::from_secs(15);
 /// Longest time to wait for a link to come up.
 const LINK_LIMIT: Duration = Duration::from_secs(5);
 
+/// What DPDK's driver does with a pair by itself: a queue, in driver mode.
+const AF_XDP: Kind = Kind::AfXdp {
+    mode: Xdp::BestEffort,
+    rx_queues: 1,
+};
+
 /// Where and how often something is measured, and what watches the machine meanwhile.
 struct Measuring {
     cpu: usize,
@@ -92,7 +99,7 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
         _ => return Err("CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN] are wanted".to_owned()),
     };
     let devices = devices_of_text(devices)
-        .ok_or_else(|| format!("{devices}: dpdk, veth and vhost are meant"))?;
+        .ok_or_else(|| format!("{devices}: dpdk, veth, tap, afxdp and vhost are meant"))?;
     let devices = BTreeSet::from_iter(devices);
     let memory = match predict::ports::Memory::by_name(memory) {
         Some(predict::ports::Memory::Huge) => Memory::Auto,
@@ -109,8 +116,13 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
     // No other threads exist yet, so the whole process changes its namespace.
     let is_apart = veth::enter_namespace();
     // Never experiment with the machine's own interfaces.
-    if devices.contains(&Device::Veth) && !is_apart {
-        return Err("veth: a pair in a network namespace of its own needs root".to_owned());
+    if let Some(device) = devices.iter().find(|device| device.is_kernels())
+        && !is_apart
+    {
+        return Err(format!(
+            "{}: interfaces in a network namespace of its own need root",
+            device.name()
+        ));
     }
     let whole = match whole {
         Some((rules, plan)) => {
@@ -136,7 +148,9 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
     let costs = devices.iter().map(|device| {
         let cost = match device {
             Device::Dpdk => with_dpdk(&eal, (capture, &traffic), whole.as_ref(), &mut measuring),
-            Device::Veth => with_veth(&eal, &traffic, &mut measuring),
+            Device::Veth => with_veth(&eal, Kind::System, &traffic, &mut measuring),
+            Device::AfXdp => with_veth(&eal, AF_XDP, &traffic, &mut measuring),
+            Device::Tap => with_tap(&eal, &traffic, &mut measuring),
             Device::Vhost => with_guest(&eal, capture, &traffic, &mut measuring),
         };
         let cost = cost.map_err(|error| format!("{}: {error}", device.name()))?;
@@ -198,14 +212,37 @@ fn traffic(capture: &Path) -> Result<Traffic, String> {
     Traffic::capture(&shown.to_string(), &bytes, 1).map_err(|error| error.to_string())
 }
 
-/// Measures one end of a veth pair.
-fn with_veth(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<PortCost, String> {
-    let names = ["sluice-veth0", "sluice-veth1"];
-    let mut pair = veth::Pair::new(names, copied_frames(traffic))
+/// Measures one end of a veth pair, of which the other end sends, by a port of this kind.
+fn with_veth(
+    eal: &Eal,
+    kind: Kind,
+    traffic: &Traffic,
+    measuring: &mut Measuring,
+) -> Result<PortCost, String> {
+    // Each kind makes a pair.
+    let names = match kind {
+        AF_XDP => ["sluice-xdp0", "sluice-xdp1"],
+        _ => ["sluice-veth0", "sluice-veth1"],
+    };
+    let mut pair = veth::Sender::of_pair(names, copied_frames(traffic))
         .map_err(|error| format!("cannot make a veth pair: {error}"))?;
-    let port = ports::open(eal, &PortSpec::new(names[0], Kind::System))
-        .map_err(|error| error.to_string())?;
+    let port =
+        ports::open(eal, &PortSpec::new(names[0], kind)).map_err(|error| error.to_string())?;
     copied(port, &mut pair, measuring)
+}
+
+/// Measures a TAP device.
+fn with_tap(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<PortCost, String> {
+    let name = "sluice-tap0";
+    let mut port = ports::open(eal, &PortSpec::new(name, Kind::Tap)).map_err(text)?;
+    port.control.set_admin(true).map_err(text)?;
+    let mut sender = veth::Sender::on(name, copied_frames(traffic))
+        .map_err(|error| format!("cannot send on a TAP device: {error}"))?;
+    copied(port, &mut sender, measuring)
+}
+
+fn text(error: ports::Error) -> String {
+    error.to_string()
 }
 
 /// Measures a guest's rings.
@@ -282,7 +319,6 @@ fn with_rules(
     (rules, plan): (&Rules, &Plan),
     measuring: &mut Measuring,
 ) -> Result<Turns, String> {
-    let text = |error: ports::Error| error.to_string();
     let most = match eal.huge_pages() {
         true => usize::MAX,
         false => FRAMES_WITHOUT_HUGE_PAGES,
@@ -385,7 +421,6 @@ fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, String
 
 fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result<PortCost, String> {
     let (cpu, rounds) = (measuring.cpu, measuring.rounds);
-    let text = |error: ports::Error| error.to_string();
     let open = |name: &str, devargs: String| {
         ports::open(eal, &PortSpec::new(name, Kind::Dpdk(Dpdk::new(devargs)))).map_err(text)
     };

@@ -30,7 +30,7 @@ impl Ports {
         let (port, kind) = match item.rsplit_once(':') {
             Some((port, kind)) => {
                 let kind = Kind::named(kind).with_context(|| {
-                    format!("{kind}: dpdk, veth, vhost and memory can be predicted")
+                    format!("{kind}: dpdk, veth, tap, afxdp, vhost and memory can be predicted")
                 })?;
                 (port, kind)
             }
@@ -179,7 +179,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         assert_eq!(
             error("1:x"),
-            "--ports 1:x: x: dpdk, veth, vhost and memory can be predicted"
+            "--ports 1:x: x: dpdk, veth, tap, afxdp, vhost and memory can be predicted"
         );
         assert_eq!(
             error("p=zero"),

@@ -1,4 +1,4 @@
-//! A veth pair in a network namespace of this process's own: the kernel removes both when the
+//! Kernel interfaces in a network namespace of this process's own: the kernel removes them when the
 //! process ends, however it ends.
 
 use super::pump::Peer;
@@ -28,20 +28,26 @@ fn socket() -> Result<OwnedFd> {
     }
 }
 
-/// The end that sends. It drops what it receives, because no address is configured there.
-pub(super) struct Pair {
+/// The end that sends: the other one of a pair, or the host's of a TAP device. It drops what it
+/// receives, because no address is configured there.
+pub(super) struct Sender {
     socket: OwnedFd,
     frames: Vec<Vec<u8>>,
     next: usize,
 }
 
-impl Pair {
+impl Sender {
     /// Makes a pair of interfaces with these names, both up; the second sends `frames` over and
     /// over.
-    pub(super) fn new(names: [&str; 2], frames: Vec<Vec<u8>>) -> Result<Pair> {
+    pub(super) fn of_pair(names: [&str; 2], frames: Vec<Vec<u8>>) -> Result<Sender> {
         ports::make_veth(names).map_err(Error::from_raw_os_error)?;
+        Sender::on(names[1], frames)
+    }
+
+    /// Sends `frames` over and over on the interface of this name.
+    pub(super) fn on(name: &str, frames: Vec<Vec<u8>>) -> Result<Sender> {
         let socket = socket()?;
-        let name = CString::new(names[1])?;
+        let name = CString::new(name)?;
         // SAFETY: all zeroes is a valid address, the name ends with a zero, and the address is
         // readable for its size.
         let bound = unsafe {
@@ -55,7 +61,7 @@ impl Pair {
             )
         };
         match bound {
-            0 => Ok(Pair {
+            0 => Ok(Sender {
                 socket,
                 frames,
                 next: 0,
@@ -65,7 +71,7 @@ impl Pair {
     }
 }
 
-impl Peer for Pair {
+impl Peer for Sender {
     fn send(&mut self, count: usize) -> usize {
         let count = count.min(TOGETHER);
         let mut parts: Vec<libc::iovec> = (0..count)
@@ -128,12 +134,12 @@ mod tests {
             if !enter_namespace() {
                 return false;
             }
-            let mut pair = Pair::new(names, vec![vec![0xff; 60], vec![1; 1514]]).unwrap();
+            let mut pair = Sender::of_pair(names, vec![vec![0xff; 60], vec![1; 1514]]).unwrap();
             assert_eq!(are_there(names), [true, true]);
             assert_eq!(pair.send(3), 3);
             assert_eq!(pair.send(1000), TOGETHER);
             assert_eq!(pair.take(9), 9);
-            let again = Pair::new(names, Vec::new()).err().unwrap();
+            let again = Sender::of_pair(names, Vec::new()).err().unwrap();
             assert_eq!(again.raw_os_error(), Some(libc::EEXIST));
             true
         });

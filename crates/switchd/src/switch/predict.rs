@@ -400,10 +400,10 @@ fn of_rules(
     };
     let costs = match measure(&kinds) {
         // A pair of kernel interfaces needs privileges that the daemon may lack.
-        Err(error) if kinds.shares(Device::Veth) != Shares::NONE => {
+        Err(error) if kinds.devices().into_iter().any(Device::is_kernels) => {
             notes.push(format!("kernel interfaces are taken for dpdk: {error}"));
             kinds = Kinds::of(&traffic, &trace, &|port| match ports.kind(port) {
-                Kind::Measured(Device::Veth) => Kind::Measured(Device::Dpdk),
+                Kind::Measured(device) if device.is_kernels() => Kind::Measured(Device::Dpdk),
                 kind => kind,
             });
             measure(&kinds).map_err(text)?
