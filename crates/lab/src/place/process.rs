@@ -467,8 +467,13 @@ mod tests {
             command: ["setsid", "-f", "sleep", "1000"].map(String::from).to_vec(),
             ..Launch::default()
         };
-        drop(place.start(launch).unwrap());
+        let mut program = place.start(launch).unwrap();
         let end = Instant::now() + Duration::from_secs(10);
+        // It ends once it has started the other. Dropped earlier, it would be ended before.
+        while program.check().is_ok() {
+            assert!(Instant::now() < end, "it has ended");
+        }
+        drop(program);
         while marked(&place).iter().filter(|known| known.lives()).count() != 1 {
             assert!(Instant::now() < end, "it was started");
         }
