@@ -366,6 +366,7 @@ def routes_and_stations_of_the_kernel(lab):
             "linux-bridge",
             {"stations": 1000},
             [
+                # No valid IP, which a bridge need not care about (netfilter would).
                 ethernet(f"02:00:00:{port:02x}:03:e7", SENDER, 0x0800, bytes(46))
                 for port in (2, 3, 2)
             ],
@@ -379,6 +380,29 @@ def routes_and_stations_of_the_kernel(lab):
         equal(len(got), wanted, f"{name}: frames that went to port 2")
         subject.end()
         nothing_left(subject.prefix)
+
+
+@test(timeout=120)
+def samples_by_module(lab):
+    """What the kernel spends its time on while it bridges, by module."""
+    os.environ["SAMPLES"] = "yes"
+    subject = Subject(lab, "run", "linux-bridge", plan(lab, ["veth", "veth"], "cross"), "1")
+    first, _ = sockets(subject.ready())
+    frame, samples = udp(), None
+    while samples is None:
+        # Until the veths are gone.
+        with contextlib.suppress(OSError):
+            first.send(*100 * [frame])
+        if select.select([subject.process.stdout], [], [], 0)[0]:
+            line = subject.next()
+            check(line is not None, subject.lines)
+            samples = line.get("samples")
+    shares = dict(samples)
+    check(abs(sum(shares.values()) - 1) < 0.01, shares)
+    check(any(name.startswith("kernel: ") for name in shares), shares)
+    lab.note(f"{samples[:5]}")
+    subject.end()
+    nothing_left(subject.prefix)
 
 
 @test(timeout=300, hugepages=1)

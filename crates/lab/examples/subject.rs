@@ -7,11 +7,14 @@
 //! subject clean                       removes what dead labs left
 //! ```
 //!
+//! With SAMPLES in the environment, it prints last what the plan's cores spent a second on.
+//!
 //! `SUBJECT` may be `LABEL=COMMAND`, any daemon. SLUICED in the environment is Sluice's daemon. All
 //! that is printed is JSON, a line each.
 
 use lab::guests::Guests;
 use lab::place::{OwnPlace, clean, heed_signals, interrupted};
+use lab::samples::{Target, samples};
 use lab::subject::{Error, Plan, Subject};
 use lab::subjects;
 use lab::topology::{Shared, Topology, Wire, share, topology};
@@ -144,6 +147,10 @@ fn drive(
             .map(|port| (port.port, port.received, port.sent))
             .collect();
         say(json!({"counters": running.counters()?, "stages": stages, "guests": handled}));
+    }
+    if std::env::var_os("SAMPLES").is_some() && interrupted().is_none() {
+        let shares = samples(&place, &Target::Cores(plan.cores.clone()), 1.0)?;
+        say(json!({"samples": shares}));
     }
     if let Some(guests) = guests {
         guests.stop()?;

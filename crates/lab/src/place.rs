@@ -4,9 +4,9 @@
 //!
 //! A place goes with its [`OwnPlace`]: when that is dropped, and when the process is ended by a
 //! signal ([`heed_signals`]). A lab that was killed leaves its place behind, and [`clean`] removes
-//! it. Whether a lab lives is told by a lock on a file of its directory, which the kernel takes back
-//! however a lab ends; so what a living lab has is never touched, not even by a lab that sees other
-//! process IDs.
+//! it. Whether a lab lives is told by a lock on a file of its directory, which the kernel takes
+//! back however a lab ends; so what a living lab has is never touched, not even by a lab that sees
+//! other process IDs.
 //!
 //! What is recorded in the directory, so that it can be taken back:
 //!

@@ -110,8 +110,9 @@ pub enum End {
         /// The interface.
         name: String,
     },
-    /// A persistent TAP in a namespace, whose file (`/dev/net/tun`) the generator opens: DPDK's
-    /// `net_tap0,iface=NAME` does. It has several queues.
+    /// A persistent TAP in a namespace, whose file (`/dev/net/tun`) the generator opens. It has
+    /// several queues. DPDK's `net_tap0,iface=NAME,mac=02:00:00:00:00:02` opens it; without `mac`
+    /// it would change the TAP's address, to which frames are sent that are to be routed.
     Tap {
         /// The namespace, as `ip netns` names it.
         namespace: String,

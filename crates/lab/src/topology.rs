@@ -364,24 +364,25 @@ mod tests {
             [Guest::Forward(2, 3), Guest::Forward(4, 5)]
         );
         assert_eq!(topology.path, (1, vec![6]));
-        assert_eq!(topology.plan.job, {
-            let same = built("chain-2", &Wire::Veth);
-            same.plan.job
-        });
+        assert_eq!(topology.plan.job, built("chain-2", &Wire::Veth).plan.job);
     }
 
     #[test]
     fn memory_needs_no_generator_and_veths_do() {
+        let ends = |topology: &Topology| -> (Vec<u16>, Vec<u16>) {
+            (topology.sources.clone(), topology.sinks.clone())
+        };
         let topology = built("p-v", &memory());
-        assert_eq!((topology.sources, topology.sinks), (vec![], vec![]));
+        assert_eq!(ends(&topology), (Vec::new(), Vec::new()));
         assert_eq!(topology.guests, [Guest::Sink(2)]);
         let topology = built("p-v", &Wire::Veth);
-        assert_eq!((topology.sources, topology.sinks), (vec![1], vec![2]));
-        assert_eq!(topology.guests, []);
-        let topology = built("v-p", &memory());
-        assert_eq!((topology.sources, topology.sinks), (vec![1], vec![]));
-        let topology = built("cloning-2", &Wire::Veth);
-        assert_eq!((topology.sources, topology.sinks), (vec![1], vec![2, 3]));
+        assert_eq!(ends(&topology), (vec![1], vec![2]));
+        assert!(topology.guests.is_empty());
+        assert_eq!(ends(&built("v-p", &memory())), (vec![1], Vec::new()));
+        assert_eq!(
+            ends(&built("cloning-2", &Wire::Veth)),
+            (vec![1], vec![2, 3])
+        );
     }
 
     #[test]

@@ -479,7 +479,7 @@ impl Running for Run {
             _ => 0,
         };
         if stations > 0 {
-            // Those of all ports, and some more, since the table forgets the oldest when it is full.
+            // Those of all ports, and some more: the table forgets the oldest when it is full.
             let size = (u64::from(stations) * self.names.len() as u64 + 1024).min(1_000_000);
             self.vsctl(&[
                 "set",

@@ -57,8 +57,8 @@ impl Subject for Linux {
         let how = match self {
             Linux::Bridge => {
                 "Ports that forward to each other are in a bridge of their own, which floods, \
-                 without learning, STP and multicast snooping: with two ports a frame has one \
-                 place to go. Stations are static entries of one bridge's table."
+                 without learning, STP, multicast snooping and netfilter: with two ports a frame has \
+                 one place to go. Stations are static entries of one bridge's table."
             }
             Linux::Ip => {
                 "Each port has a table of routes of its own, with one route to the port beside it; \
@@ -109,8 +109,9 @@ impl Subject for Linux {
             cores: plan.cores.clone(),
             site,
         };
-        if *self == Linux::Ip {
-            this.prepare_routing()?;
+        match self {
+            Linux::Bridge => this.without_netfilter()?,
+            Linux::Ip => this.prepare_routing()?,
         }
         this.apply(&plan.job)?;
         Ok(Box::new(this))
@@ -167,6 +168,21 @@ struct Run {
 }
 
 impl Run {
+    /// Keeps bridged packets out of iptables, through which they go by default where the kernel has
+    /// that built in.
+    fn without_netfilter(&self) -> Result<(), Error> {
+        for name in ["iptables", "ip6tables", "arptables"] {
+            let path = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");
+            match self.site.inside.within(|| fs::write(&path, "0"))? {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::Failed(format!("{path}: {error}")));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     fn prepare_routing(&self) -> Result<(), Error> {
         let settings = [
             ("ip_forward", "1"),
@@ -394,14 +410,14 @@ mod tests {
 
     #[test]
     fn ports_that_forward_to_each_other_share_a_bridge() {
-        let of = |job: &Job| {
+        let of = |job: &Job| -> Result<Vec<Vec<u16>>, String> {
             let groups = groups(job, 4).map_err(|error| error.to_string())?;
             Ok(groups
                 .into_iter()
                 .map(|group| group.into_iter().collect())
                 .collect())
         };
-        let both: Result<Vec<Vec<u16>>, String> = of(&Job::Cross);
+        let both = of(&Job::Cross);
         assert_eq!(both.unwrap(), [[1, 2], [3, 4]]);
         let copies = of(&Job::To(vec![(1, vec![2, 3])]));
         assert_eq!(copies.unwrap(), [[1, 2, 3]]);

@@ -193,11 +193,14 @@ impl Run {
 }
 
 fn named_by(said: &str, device: &str) -> Option<String> {
+    // VPP writes functions with two digits: 0000:05:00.01.
+    let (slot, function) = device.rsplit_once('.')?;
+    let address = format!("{slot}.{function:0>2}");
     let mut name = None;
     for line in said.lines() {
         if !line.starts_with(char::is_whitespace) {
             name = line.split_whitespace().next();
-        } else if line.contains(device) {
+        } else if line.split_whitespace().any(|word| word == address) {
             return name.map(str::to_owned);
         }
     }
@@ -368,7 +371,7 @@ mod tests {
     fn interfaces_by_address() {
         let said = "  Name   Idx\nTen5/0/0   1  up\n  Ethernet address 02:00\n  pci: device \
                     address 0000:05:00.00\nTen5/0/1  2  up\n  address 0000:05:00.01\n";
-        assert_eq!(named_by(said, "0000:05:00.01").as_deref(), Some("Ten5/0/1"));
-        assert_eq!(named_by(said, "0000:06:00.00"), None);
+        assert_eq!(named_by(said, "0000:05:00.1").as_deref(), Some("Ten5/0/1"));
+        assert_eq!(named_by(said, "0000:06:00.0"), None);
     }
 }
