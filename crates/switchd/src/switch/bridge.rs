@@ -44,6 +44,8 @@ pub struct Port {
     pub since_ms: u64,
     /// How many ports of the switch were created before it.
     pub order: u64,
+    /// Whether its counters have been written to the database right after it came.
+    pub counters_told: bool,
     /// The MTU last set by its bridge, if any.
     pub mtu_given: Option<u16>,
     /// The MTU that is being set.

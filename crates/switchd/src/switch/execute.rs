@@ -402,6 +402,7 @@ impl Switch {
             flags: PortConfig::default(),
             since_ms: now,
             order: self.ports_come.replace(self.ports_come.get() + 1),
+            counters_told: false,
             mtu_given: None,
             mtu_coming: None,
             admin_coming: 0,

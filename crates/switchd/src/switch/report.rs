@@ -18,6 +18,10 @@ use std::rc::Rc;
 /// What Open vSwitch writes for a datapath that is part of the daemon.
 const DATAPATH_VERSION: &str = "<built-in>";
 
+/// Most new ports whose counters are written at once, as Open vSwitch does; those of others follow
+/// with all statistics. Each may take a question to the kernel.
+const FIRST_COUNTERS: usize = 16;
+
 impl Switch {
     /// Returns the interface types that can be opened.
     pub fn interface_types(&self) -> BTreeSet<String> {
@@ -117,6 +121,7 @@ impl Switch {
             .iter()
             .map(|(name, bridge)| (name.clone(), (Rc::clone(bridge), bridge.numbers_by_name())))
             .collect();
+        let mut first_counters = 0;
         for (name, port) in desired.ports() {
             let Some(uuid) = port.interface else { continue };
             let mut state = bridges
@@ -148,6 +153,17 @@ impl Switch {
                 });
             }
             batch.interface(uuid, &state);
+            let place = bridges
+                .get(name)
+                .and_then(|(bridge, numbers)| Some((bridge, *numbers.get(&port.interface_name)?)));
+            if first_counters < FIRST_COUNTERS
+                && let Some((bridge, number)) = place
+                && let Some(counters) = bridge.first_counters(number)
+            {
+                first_counters += 1;
+                let counters = counters.iter().map(|(name, value)| (name.as_str(), *value));
+                batch.interface_statistics(uuid, counters);
+            }
             let Some(row) = port.uuid else { continue };
             let status = bridges.get(name).and_then(|(bridge, numbers)| {
                 let ports = bridge.ports.borrow();
@@ -303,6 +319,14 @@ impl Bridge {
         numbers
             .map(|port| (port.config.interface_name.clone(), port.number))
             .collect()
+    }
+
+    /// Returns a port's counters if this has not been called for it before.
+    fn first_counters(&self, number: u16) -> Option<BTreeMap<String, u64>> {
+        let mut ports = self.ports.borrow_mut();
+        let port = ports.get_mut(&number)?;
+        let told = std::mem::replace(&mut port.counters_told, true);
+        (!told).then(|| self.port_counters(port).into_iter().collect())
     }
 
     fn interface_state(&self, number: u16) -> Option<InterfaceState> {
