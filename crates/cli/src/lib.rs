@@ -4,8 +4,8 @@
 //! directory of their own; `restart`, `save` and `restore` keep rules; `top` shows what a running
 //! daemon does; `predict` computes, without a daemon, what rules would cost and how long packets
 //! will wait in queues. It knows the daemon only by its unixctl socket, its files and its helper
-//! commands. `steer` needs no daemon: it steers a kernel interface's packets to cores by itself. `lab`
-//! measures this daemon and others.
+//! commands. `steer` needs no daemon: it steers a kernel interface's packets to cores by itself.
+//! `lab` measures this daemon and others.
 
 pub mod appctl;
 pub mod r#gen;

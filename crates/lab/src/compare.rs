@@ -51,8 +51,8 @@ pub struct Comparison {
     pub cautions: Vec<String>,
 }
 
-/// Compares two runs. Two figures differ if their intervals are disjoint; a single run's interval is
-/// itself, so those of single runs are never said to differ.
+/// Compares two runs. Two figures differ if their intervals are disjoint; a single run's interval
+/// is itself, so those of single runs are never said to differ.
 pub fn compare(before: &Results, now: &Results) -> Comparison {
     let mut comparison = Comparison {
         cautions: cautions(before, now),

@@ -86,8 +86,8 @@ pub fn frame(length: usize, to: &Destination, source_port: u16) -> Vec<u8> {
     frame
 }
 
-/// Writes the capture of a cell into a directory, if it is not there, and returns its path, which is
-/// the same for the same frames. `to` is the port that they leave from.
+/// Writes the capture of a cell into a directory, if it is not there, and returns its path, which
+/// is the same for the same frames. `to` is the port that they leave from.
 pub fn capture(directory: &Path, settings: &Settings, to: u16) -> Result<PathBuf, Error> {
     let count = settings
         .flows

@@ -68,8 +68,8 @@ pub fn find(program: &str) -> Result<PathBuf, String> {
 }
 
 /// Runs a program, and gives `on_line` each line as it comes. Ends it, with the processes that it
-/// has started, when its limit is over or `stop` is set; it removes what it made, and is killed only
-/// if it has not done so within 30 s. `log` gets what it prints on its error output.
+/// has started, when its limit is over or `stop` is set; it removes what it made, and is killed
+/// only if it has not done so within 30 s. `log` gets what it prints on its error output.
 pub fn run(
     path: &Path,
     request: &Request<'_>,

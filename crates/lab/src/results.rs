@@ -82,7 +82,8 @@ pub struct Machine {
 /// A switch that was measured, or could not be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
-    /// Its name in cells: `sluice`, `ovs-dpdk`, `ovs-netdev`, `linux-bridge`, `linux-ip`, `testpmd`, `vpp`.
+    /// Its name in cells: `sluice`, `ovs-dpdk`, `ovs-netdev`, `linux-bridge`, `linux-ip`,
+    /// `testpmd`, `vpp`.
     pub id: String,
     /// Its name for people.
     pub name: String,

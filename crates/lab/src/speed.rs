@@ -2,8 +2,8 @@
 //!
 //! A virtual machine shares its processors and caches with others, and its speed may change by a
 //! factor of two within minutes. Before and after each window a probe of fixed work runs on the
-//! worker's core, while the switch stands still (SIGSTOP; one in the kernel has nothing to do then).
-//! A window between whose ends the speed moved by more than [`STILL`] is repeated, at most
+//! worker's core, while the switch stands still (SIGSTOP; one in the kernel has nothing to do
+//! then). A window between whose ends the speed moved by more than [`STILL`] is repeated, at most
 //! [`REPEATS`] times, and counted.
 
 use std::time::Duration;
@@ -77,8 +77,8 @@ impl Drop for Halted {
 }
 
 fn signal(process: u32, signal: libc::c_int) {
-    // SAFETY: has no memory arguments. The process is a child's whose handle its owner holds, so its
-    // ID is not another's.
+    // SAFETY: has no memory arguments. The process is a child's whose handle its owner holds, so
+    // its ID is not another's.
     unsafe { libc::kill(process as libc::pid_t, signal) };
 }
 

@@ -1,8 +1,8 @@
 //! Figures and what is known about their error.
 //!
-//! A figure is the median of a few runs, and its interval says where the median of the *next* run of
-//! the same experiment lies with 95%. That is wider than a confidence interval of the median, since
-//! the next median has an error of its own.
+//! A figure is the median of a few runs, and its interval says where the median of the *next* run
+//! of the same experiment lies with 95%. That is wider than a confidence interval of the median,
+//! since the next median has an error of its own.
 //!
 //! * From nine runs on the interval is between two of the runs, found by counting: if both runs of
 //!   the experiment draw from one distribution, all orders of their values are equally likely, and
@@ -10,10 +10,10 @@
 //!   value does not depend on the distribution. The narrowest such interval with 95% is taken.
 //! * With fewer runs even least and greatest are too narrow (three: 60%, five: 83%, seven: 93%), so
 //!   they are widened by what a normal distribution of the runs' standard deviation s gives: median
-//!   +- t s sqrt(2 v), where t is Student's quantile with one degree of freedom less than runs and v
-//!   the variance of a median of that many standard normal values. A bootstrap cannot see what three
-//!   runs do not have. For distributions far from normal this is approximate; the tests hold it to
-//!   90% for skewed and heavy-tailed ones.
+//!   +- t s sqrt(2 v), where t is Student's quantile with one degree of freedom less than runs and
+//!   v the variance of a median of that many standard normal values. A bootstrap cannot see what
+//!   three runs do not have. For distributions far from normal this is approximate; the tests hold
+//!   it to 90% for skewed and heavy-tailed ones.
 //! * One run says nothing about its error: its interval is the run itself, and `runs` shows that it
 //!   was one.
 

@@ -1,5 +1,5 @@
-//! RFC 9004: the longest burst, sent as fast as the generator can, of which nothing is lost; and the
-//! time that the device's buffer holds, corrected for what it forwards meanwhile.
+//! RFC 9004: the longest burst, sent as fast as the generator can, of which nothing is lost; and
+//! the time that the device's buffer holds, corrected for what it forwards meanwhile.
 
 use super::{Found, Limits, Trial};
 
@@ -8,8 +8,8 @@ const REPEATS: u32 = 10;
 /// The longest burst that is tried, frames.
 const MOST: u64 = 1 << 20;
 
-/// Measures `burst` (frames), `buffer` (us; RFC 9004's corrected buffer time) and `rate` (Mpps, of the
-/// greatest load).
+/// Measures `burst` (frames), `buffer` (us; RFC 9004's corrected buffer time) and `rate` (Mpps, of
+/// the greatest load).
 pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
     let full = trial.run(Some(limits.most), limits.seconds)?;
     if full.sent == 0 {

@@ -4,8 +4,8 @@
 use super::{Found, Limits, Trial};
 use crate::statistics::median;
 
-/// Measures `setup` and `barrier` (us, medians over the changes; negative: packets obeyed before the
-/// answer), `setup_p99` and `barrier_p99` (us) and `changes` (how many).
+/// Measures `setup` and `barrier` (us, medians over the changes; negative: packets obeyed before
+/// the answer), `setup_p99` and `barrier_p99` (us) and `changes` (how many).
 pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
     let changes = trial.changes(limits.seconds)?;
     if changes.is_empty() {

@@ -1,10 +1,10 @@
-//! RFC 2544, 26.3: frame loss from the greatest load downwards, in steps of a tenth, until two trials
-//! in a row lose nothing.
+//! RFC 2544, 26.3: frame loss from the greatest load downwards, in steps of a tenth, until two
+//! trials in a row lose nothing.
 
 use super::{Found, Limits, Trial};
 
-/// Measures `loss` (%, at the highest load), `loss_90` to `loss_50` (%, at these percentages of it),
-/// `rate` (Mpps, received at the highest) and `knee` (Mpps, the highest step without loss).
+/// Measures `loss` (%, at the highest load), `loss_90` to `loss_50` (%, at these percentages of
+/// it), `rate` (Mpps, received at the highest) and `knee` (Mpps, the highest step without loss).
 pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
     let mut found = Found::default();
     let mut most = limits.most;

@@ -1,15 +1,16 @@
 //! NDR and PDR by Multiple Loss Ratio search (draft-ietf-bmwg-mlrsearch).
 //!
-//! Two goals are searched at once: no loss (NDR) and at most 0.5% (PDR). Trials begin short and with
-//! wide intervals; their duration grows and the width narrows from phase to phase, so that long
-//! trials are spent only near the edges. Each load's trials are kept and shared by the goals. A load
-//! is classified as the draft does: it is a lower bound if even with the worst outcome of the trials
-//! that are still missing no more than the exceed ratio of the time has been bad, an upper bound if
-//! even with the best more has been, and undecided otherwise, when it is tried again. So a trial that
-//! loses by accident does not end the search.
+//! Two goals are searched at once: no loss (NDR) and at most 0.5% (PDR). Trials begin short and
+//! with wide intervals; their duration grows and the width narrows from phase to phase, so that
+//! long trials are spent only near the edges. Each load's trials are kept and shared by the goals.
+//! A load is classified as the draft does: it is a lower bound if even with the worst outcome of
+//! the trials that are still missing no more than the exceed ratio of the time has been bad, an
+//! upper bound if even with the best more has been, and undecided otherwise, when it is tried
+//! again. So a trial that loses by accident does not end the search.
 //!
 //! Differences from the draft: loss is compared per trial, and the conditional throughput is that
-//! quantile of the trials' forwarding rates at the relevant lower bound which the exceed ratio says.
+//! quantile of the trials' forwarding rates at the relevant lower bound which the exceed ratio
+//! says.
 
 use super::{Found, Limits, Outcome, Trial};
 

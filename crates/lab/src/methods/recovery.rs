@@ -1,9 +1,9 @@
 //! RFC 2544, 26.5: the time until a device that was overloaded forwards all again.
 //!
-//! The device is offered 110% of its throughput, then at once half of it. What is lost of the second
-//! load, divided by that load, is the time that it took to recover. A generator that must be started
-//! anew leaves a gap between the two in which queues empty, so what this finds is what outlasts the
-//! gap.
+//! The device is offered 110% of its throughput, then at once half of it. What is lost of the
+//! second load, divided by that load, is the time that it took to recover. A generator that must be
+//! started anew leaves a gap between the two in which queues empty, so what this finds is what
+//! outlasts the gap.
 
 use super::{Found, Limits, Trial, rfc2544};
 

@@ -1,8 +1,9 @@
 //! RFC 2544, 26.1: the greatest load of which nothing is lost, by bisection.
 //!
-//! Begins at the highest load; where the generator cannot send that, what it can send is the highest
-//! load. Ends when the interval between a load without loss and one with loss is narrower than the
-//! width. One lost frame is loss (but see `tst009`); a `loss` above 0 makes it a partial drop rate.
+//! Begins at the highest load; where the generator cannot send that, what it can send is the
+//! highest load. Ends when the interval between a load without loss and one with loss is narrower
+//! than the width. One lost frame is loss (but see `tst009`); a `loss` above 0 makes it a partial
+//! drop rate.
 
 use super::{Found, Limits, Outcome, Trial, gbit};
 

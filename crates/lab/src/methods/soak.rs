@@ -7,8 +7,8 @@ use crate::statistics::median;
 pub const SLICES: u32 = 20;
 
 /// Measures `rate` (Mpps, the median slice), `least` (Mpps, the slowest slice), `loss` (%, of all),
-/// `worst_loss` (%, of the worst slice), `p99` (us, the median slice), `max` (us, of all) and `drift`
-/// (%, how much faster the last quarter of slices was than the first).
+/// `worst_loss` (%, of the worst slice), `p99` (us, the median slice), `max` (us, of all) and
+/// `drift` (%, how much faster the last quarter of slices was than the first).
 pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
     let (mut rates, mut tails, mut losses) = (Vec::new(), Vec::new(), Vec::new());
     let (mut sent, mut received, mut max) = (0, 0, None::<f64>);

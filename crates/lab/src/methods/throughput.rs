@@ -5,8 +5,8 @@
 
 use super::{Found, Limits, Trial, gbit};
 
-/// Measures `rate` (Mpps), `gbit` (Gbit/s on a wire), `cycles` (of all workers, per packet that came
-/// out), `offered` (Mpps) and `loss` (%).
+/// Measures `rate` (Mpps), `gbit` (Gbit/s on a wire), `cycles` (of all workers, per packet that
+/// came out), `offered` (Mpps) and `loss` (%).
 pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
     let outcome = trial.run(limits.load, limits.seconds)?;
     if outcome.received == 0 {
