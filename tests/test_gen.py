@@ -98,7 +98,12 @@ def everything_arrives_through_guests_ports(lab):
         "warm_up": 0.5,
         "sinks": [ports[1], ports[0]],
         "streams": [
-            {"name": "there", "port": ports[0], "rate": {"constant": {"pps": 5000}}, "flows": flows},
+            {
+                "name": "there",
+                "port": ports[0],
+                "rate": {"constant": {"pps": 5000}},
+                "flows": flows,
+            },
             {"name": "back", "port": ports[1], "rate": {"poisson": {"pps": 3000}}, "size": "imix"},
         ],
     }
@@ -215,9 +220,7 @@ def what_cannot_be_done_is_told(lab):
     namespace = veth(lab)
 
     def told(*words, stdin=None):
-        done = run(
-            namespace.command(command(lab, *words)), ok=False, seconds=40, stdin=stdin or ""
-        )
+        done = run(namespace.command(command(lab, *words)), ok=False, seconds=40, stdin=stdin or "")
         check(done.returncode != 0, f"{words} was taken: {done.stdout}")
         return done.stderr
 
@@ -226,11 +229,20 @@ def what_cannot_be_done_is_told(lab):
         return told("-", stdin=json.dumps({"seconds": 1, "streams": [stream]}))
 
     for text, wanted in (
-        (spec(flows={"count": 2, "by": [{"field": "ip_foo"}]}), 'streams[0].flows.by[0].field: "ip_foo": there are'),
+        (
+            spec(flows={"count": 2, "by": [{"field": "ip_foo"}]}),
+            'streams[0].flows.by[0].field: "ip_foo": there are',
+        ),
         (spec(rate={"constant": {"pps": 0}}), "streams[0].rate.constant.pps: 0:"),
         (spec(rate="fast"), "streams[0].rate: unknown variant `fast`"),
-        (spec(size={"fixed": 2000}), "streams[0].size: 2000 bytes are more than interface:h1 takes"),
-        (spec(rate={"replay": {"file": "/none.pcap"}}), "streams[0].rate.replay.file: /none.pcap: No such file"),
+        (
+            spec(size={"fixed": 2000}),
+            "streams[0].size: 2000 bytes are more than interface:h1 takes",
+        ),
+        (
+            spec(rate={"replay": {"file": "/none.pcap"}}),
+            "streams[0].rate.replay.file: /none.pcap: No such file",
+        ),
         (told("--to", "interface:h9"), "streams[0].port: interface:h9:"),
         (told("--to", "interface:h1", "--from", "interface:h9"), "sinks[0]: interface:h9:"),
         (told("--to", "dpdk:0000:ff:1f.7"), "streams[0].port: dpdk:0000:ff:1f.7:"),

@@ -144,7 +144,7 @@ impl Watch {
     /// nanoseconds, as far as the kernel knows. Gaps of less than 20 us are no stalls.
     #[inline(always)]
     pub fn turn(&mut self, now: u64) -> u64 {
-        let took = now - self.turn;
+        let took = now.saturating_sub(self.turn);
         self.turn = now;
         if took < SUSPICIOUS {
             return 0;
@@ -159,7 +159,10 @@ impl Watch {
         self.seen = (now, used);
         // The thread never waits: what it did not use of the time it was not given. Small
         // differences add up between two readings and are no stall.
-        let missed = (now - then).saturating_sub(used - before).min(took);
+        let missed = now
+            .saturating_sub(then)
+            .saturating_sub(used - before)
+            .min(took);
         if missed < SUSPICIOUS / 2 {
             return 0;
         }

@@ -266,11 +266,11 @@ impl Sender<'_> {
         self.refused += count as u64 - outcome.packets.min(count as u64);
         if !self.schedule.is_most() {
             for &time in &due[..count] {
-                common.lateness.add(departure - time, 1);
+                common.lateness.add(departure.saturating_sub(time), 1);
             }
         }
         if let Some(last) = self.last_departure {
-            common.departures.add(departure - last, 1);
+            common.departures.add(departure.saturating_sub(last), 1);
         }
         common.departures.add(0, count as u64 - 1);
         self.last_departure = Some(departure);

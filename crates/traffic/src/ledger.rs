@@ -218,7 +218,7 @@ impl Ledger {
     #[inline(always)]
     fn note_arrival(&mut self, now: u64) {
         if let Some(last) = self.last {
-            self.arrivals.add(now - last, 1);
+            self.arrivals.add(now.saturating_sub(last), 1);
         }
         self.last = Some(now);
     }

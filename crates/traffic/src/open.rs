@@ -94,8 +94,8 @@ pub fn open(
         })
         .map_err(|error| Problem::new("ports", format!("cannot start a thread: {error}")))?;
     let give_up = |why: &str| {
-        remove_sockets(spec);
         let mut problem = doing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        remove_sockets(spec, &problem.place);
         problem.what = format!("{} ({why})", problem.what);
         problem
     };
@@ -115,22 +115,32 @@ pub fn open(
     }
 }
 
-/// Removes the sockets of ports that were to listen.
-fn remove_sockets(spec: &Spec) {
-    for (port, _) in distinct(spec) {
-        if let Port::VirtioUser { path, server: true } | Port::Memif { path, server: true } = port {
-            remove_if_unused(Path::new(&path));
+/// Removes the sockets of ports that listen, up to the port that was being opened, which is named
+/// at `last`.
+fn remove_sockets(spec: &Spec, last: &str) {
+    let all = distinct(spec);
+    let Some(end) = all.iter().position(|(_, place)| place == last) else {
+        return;
+    };
+    for (port, _) in &all[..=end] {
+        if let Port::VirtioUser { path, server: true } | Port::Memif { path, server: true } = port
+            && is_socket(Path::new(path))
+        {
+            // The process ends; what cannot be removed is left.
+            let _ = std::fs::remove_file(path);
         }
     }
 }
 
+fn is_socket(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|data| data.file_type().is_socket())
+}
+
 /// Removes a socket that nobody listens on, left from a process that was killed.
 fn remove_if_unused(path: &Path) {
-    let is_socket = path
-        .symlink_metadata()
-        .is_ok_and(|data| data.file_type().is_socket());
     let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
-    if is_socket && UnixStream::connect(path).is_err_and(refused) {
+    if is_socket(path) && UnixStream::connect(path).is_err_and(refused) {
         // If that fails, opening the port says what is wrong.
         let _ = std::fs::remove_file(path);
     }
