@@ -261,6 +261,12 @@ def what_cannot_be_done_is_told(lab):
 
 def running(lab, namespace):
     """A run that would take an hour, once it is under way."""
+
+    def received():
+        link = json.loads(namespace.run("ip -j -s link show h2").stdout)[0]
+        return link["stats64"]["rx"]["packets"]
+
+    before = received()
     process = subprocess.Popen(
         namespace.command(
             command(lab, "--to", "interface:h1", "--from", "interface:h2", "--pps", 1000)
@@ -274,15 +280,14 @@ def running(lab, namespace):
     def moving():
         if process.poll() is not None:
             raise Failure(f"it ended: {process.communicate()[1].decode()}")
-        link = json.loads(namespace.run("ip -j -s link show h2").stdout)[0]
-        return link["stats64"]["rx"]["packets"] > 100
+        return received() > before + 100
 
     wait_for("frames are on the wire", moving, 30)
     return process
 
 
 def generators():
-    """Process numbers of generators, and what DPDK has left of them."""
+    """What DPDK keeps in files for generators."""
     return set(glob.glob("/var/run/dpdk/sluice-gen-*"))
 
 
@@ -293,7 +298,6 @@ def it_can_be_ended_at_any_time(lab):
     before = generators()
     for number in (signal.SIGINT, signal.SIGTERM):
         process = running(lab, namespace)
-        # The namespace's own program may stand between.
         os.kill(process.pid, number)
         output, errors = process.communicate(timeout=20 * PATIENCE)
         equal(process.returncode, 0, f"signal {number}: {errors.decode()}")
