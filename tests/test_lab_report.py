@@ -1,4 +1,4 @@
-"""The lab's report in a browser, as people see it: on a phone and on a desk, light and dark, on paper.
+"""The lab's report in a browser, as people see it: phone and desk, light and dark, paper.
 
 Debian's chromium is asked by its own protocol over a pipe. Screenshots and PDFs, for a person to
 look at, are left in .build/lab-report.
@@ -32,35 +32,36 @@ LOOK = """(() => {
     intruders: document.querySelectorAll("img, iframe, script[src], link, main script").length,
     wrong: [],
   };
+  const wrong = (words) => found.wrong.push(words);
   const ids = new Set();
   for (const element of document.querySelectorAll("[id]")) {
-    if (ids.has(element.id)) found.wrong.push(`two elements are called ${element.id}`);
+    if (ids.has(element.id)) wrong(`two elements are called ${element.id}`);
     ids.add(element.id);
   }
   for (const link of document.querySelectorAll("a[href^='#']")) {
-    if (!ids.has(link.hash.slice(1))) found.wrong.push(`${link.hash} leads nowhere`);
+    if (!ids.has(link.hash.slice(1))) wrong(`${link.hash} leads nowhere`);
   }
   let level = 0;
   for (const heading of document.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
     const next = Number(heading.tagName[1]);
-    if (next > level + 1) found.wrong.push(`${heading.tagName} after H${level}: ${heading.textContent}`);
+    if (next > level + 1) wrong(`H${next} after H${level}: ${heading.textContent}`);
     level = next;
   }
   for (const figure of figures) {
     const name = figure.querySelector("figcaption").textContent.slice(0, 40);
     const visible = [...figure.querySelectorAll("svg")].filter(shown);
     if (visible.length !== 1) {
-      found.wrong.push(`${name}: ${visible.length} drawings are shown`);
+      wrong(`${name}: ${visible.length} drawings are shown`);
       continue;
     }
     const svg = visible[0], view = svg.viewBox.baseVal, box = svg.getBoundingClientRect();
-    if (!(box.width > 100 && box.height > 60)) found.wrong.push(`${name}: ${box.width} x ${box.height}`);
+    if (!(box.width > 100 && box.height > 60)) wrong(`${name}: ${box.width} x ${box.height}`);
     if (svg.getAttribute("role") !== "img" || svg.getAttribute("aria-label").length < 10) {
-      found.wrong.push(`${name}: nothing is said of it`);
+      wrong(`${name}: nothing is said of it`);
     }
-    if (!svg.querySelector(".line, .bar, .part, .stem, .solid")) found.wrong.push(`${name}: is empty`);
+    if (!svg.querySelector(".line, .bar, .part, .stem, .solid")) wrong(`${name}: is empty`);
     if (/NaN|Infinity/.test(svg.outerHTML.replace(/aria-label="[^"]*"/, ""))) {
-      found.wrong.push(`${name}: has what is no number`);
+      wrong(`${name}: has what is no number`);
     }
     const texts = [...svg.querySelectorAll("text")].filter((text) => text.textContent.trim());
     const boxes = texts.map((text) => text.getBBox());
@@ -68,15 +69,16 @@ LOOK = """(() => {
       const words = texts[number].textContent;
       if (one.x < -1 || one.y < -1 || one.x + one.width > view.width + 1
           || one.y + one.height > view.height + 1) {
-        found.wrong.push(`${name}: "${words.slice(0, 40)}" is outside`);
+        wrong(`${name}: "${words.slice(0, 40)}" is outside`);
       }
       for (let other = number + 1; other < boxes.length && other < number + 60; other++) {
         const two = boxes[other];
         const wide = Math.min(one.x + one.width, two.x + two.width) - Math.max(one.x, two.x);
         const high = Math.min(one.y + one.height, two.y + two.height) - Math.max(one.y, two.y);
         // A line's box has room above and below its letters.
-        if (wide > 1 && high > 4 && words !== "†" && texts[other].textContent !== "†") {
-          found.wrong.push(`${name}: "${words.slice(0, 30)}" lies on "${texts[other].textContent.slice(0, 30)}"`);
+        const beneath = texts[other].textContent;
+        if (wide > 1 && high > 4 && words !== "†" && beneath !== "†") {
+          wrong(`${name}: "${words.slice(0, 30)}" lies on "${beneath.slice(0, 30)}"`);
         }
       }
     });
@@ -87,7 +89,8 @@ LOOK = """(() => {
 
 # Sorts the first table by its last but one column, as a click does; shows a mark's figure.
 USE = """(() => {
-  const table = [...document.querySelectorAll("table.sortable")].find((t) => t.tBodies[0].rows.length > 3);
+  const tables = [...document.querySelectorAll("table.sortable")];
+  const table = tables.find((table) => table.tBodies[0].rows.length > 3);
   const heads = table.tHead.rows[0].cells;
   const column = [...heads].findIndex((head) => head.textContent.startsWith("Median"));
   heads[column].querySelector("button").click();
@@ -238,7 +241,7 @@ def browser(place):
     """A browser, where there is one."""
     program = shutil.which("chromium")
     if program is None:
-        raise Skip("Debian's chromium is not installed (scripts/setup browser installs it)")
+        raise Skip("Debian's chromium (412 MB) is not installed; apt-get install chromium")
     return Browser(program, place)
 
 

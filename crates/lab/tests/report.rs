@@ -1,5 +1,5 @@
-//! The report of whole runs: that it says what it has to, and that no data break it. How it looks is
-//! tested in a browser (tests/test_lab_report.py).
+//! The report of whole runs: that it says what it has to, and that no data break it. How it looks
+//! is tested in a browser (tests/test_lab_report.py).
 
 #[path = "../examples/sample_report/samples.rs"]
 mod samples;

@@ -3,8 +3,8 @@
 //!     cargo run -p sluice-lab --example sample_report -- DIRECTORY
 //!
 //! `sample.html` is what a run might give, `compared.html` the same beside an earlier run,
-//! `adversarial.html` what no run should, `empty.html` nothing. Prints a line for each: its name and
-//! how many plots its experiments ask for.
+//! `adversarial.html` what no run should, `empty.html` nothing. Prints a line for each: its name
+//! and how many plots its experiments ask for.
 
 mod samples;
 

@@ -19,22 +19,33 @@ impl Noise {
 
     /// A figure near `median`, whose five runs deviate by about `spread` of it.
     fn figure(&mut self, median: f64, spread: f64) -> Figure {
-        let mut runs: Vec<f64> = (0..5)
-            .map(|_| median * (1.0 + spread * self.next()))
-            .collect();
-        let kept = runs.clone();
-        runs.sort_by(f64::total_cmp);
-        let mean = runs.iter().sum::<f64>() / 5.0;
-        let square = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>() / 4.0;
-        let room = 1.4 * square.sqrt();
-        let median = runs[2];
-        Figure {
-            median,
-            low: median - room,
-            high: median + room,
-            deviation: square.sqrt(),
-            runs: kept,
-        }
+        summed(
+            (0..5)
+                .map(|_| median * (1.0 + spread * self.next()))
+                .collect(),
+        )
+    }
+}
+
+/// With digits that JSON keeps.
+fn short(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}
+
+/// The figure of five runs.
+fn summed(runs: Vec<f64>) -> Figure {
+    let runs: Vec<f64> = runs.into_iter().map(short).collect();
+    let mut sorted = runs.clone();
+    sorted.sort_by(f64::total_cmp);
+    let mean = runs.iter().sum::<f64>() / 5.0;
+    let square = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>() / 4.0;
+    let (median, deviation) = (sorted[2], short(square.sqrt()));
+    Figure {
+        median,
+        low: short(median - 1.4 * deviation),
+        high: short(median + 1.4 * deviation),
+        deviation,
+        runs,
     }
 }
 
@@ -346,14 +357,8 @@ fn papers_a(noise: &mut Noise, factor: f64) -> Vec<Experiment> {
                 let rate = rate.min(4.0e11 / 8.0 / (size + 20.0) / 1e6 * 0.9)
                     * (1.0 - (size - 64.0) / 9000.0);
                 let figure = noise.figure(rate, 0.03);
-                let bits = |f: f64| f * size * 8.0 / 1000.0;
-                let bits = Figure {
-                    median: bits(figure.median),
-                    low: bits(figure.low),
-                    high: bits(figure.high),
-                    deviation: bits(figure.deviation),
-                    runs: figure.runs.iter().map(|r| bits(*r)).collect(),
-                };
+                let runs = figure.runs.iter();
+                let bits = summed(runs.map(|run| run * size * 8.0 / 1000.0).collect());
                 e.cells.push(cell(
                     subject,
                     &[("size", number(size)), ("workers", number(workers))],
@@ -544,7 +549,7 @@ fn papers_a(noise: &mut Noise, factor: f64) -> Vec<Experiment> {
                 let load = step as f64;
                 let rate = load.min(limit) * if load > limit * 1.2 { 0.97 } else { 1.0 };
                 let wait: f64 = 8.0
-                    + 30.0 / (1.05 - (load / limit).min(1.0)).powi(1)
+                    + 30.0 / (1.05 - (load / limit).min(1.0))
                     + if load > limit { 900.0 } else { 0.0 };
                 e.cells.push(cell(
                     subject,

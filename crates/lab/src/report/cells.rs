@@ -22,7 +22,7 @@ const KNOWN: [&str; 7] = [
 ];
 
 /// What papers call what they measured, and the subject here that is nearest to it.
-const COUNTERPARTS: [(&str, &str); 11] = [
+const COUNTERPARTS: [(&str, &str); 14] = [
     ("ovs", "ovs-netdev"),
     ("open vswitch", "ovs-netdev"),
     ("dpdk vswitch", "ovs-dpdk"),
@@ -34,6 +34,9 @@ const COUNTERPARTS: [(&str, &str); 11] = [
     ("linux router", "linux-ip"),
     ("l2fwd", "testpmd"),
     ("dpdk l2fwd", "testpmd"),
+    ("htb", "linux-htb"),
+    ("trtcm", "ovs-trtcm"),
+    ("vse", "sluice"),
 ];
 
 impl Names {
@@ -78,20 +81,9 @@ impl Names {
             .map(|(_, id)| id.to_string())
     }
 
-    /// Number of a subject's colour and form.
-    pub fn look(&self, subject: &str) -> usize {
-        let known = |id: &str| KNOWN.iter().position(|known| *known == id);
-        let id = self
-            .counterpart(subject)
-            .unwrap_or_else(|| subject.to_string());
-        known(&id).unwrap_or_else(|| {
-            let others = self.subjects.iter().filter(|(id, _)| known(id).is_none());
-            KNOWN.len()
-                + others
-                    .clone()
-                    .position(|(other, _)| *other == id)
-                    .unwrap_or(0)
-        })
+    /// Number of a subject's colour and form, if it is one that has the same everywhere.
+    pub fn look(&self, subject: &str) -> Option<usize> {
+        KNOWN.iter().position(|known| *known == subject)
     }
 }
 

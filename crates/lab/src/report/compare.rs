@@ -5,7 +5,7 @@ use crate::results::{Cell, Experiment, Figure, Results};
 use std::collections::HashMap;
 
 /// Which way a figure changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// For the better.
     Better,
@@ -54,6 +54,31 @@ pub struct Comparison {
     pub unknown: usize,
     /// What differs besides figures, a sentence each.
     pub remarks: Vec<String>,
+}
+
+impl Comparison {
+    /// The changes of one measure of one subject in one experiment the same way together: the
+    /// largest, and how many there are. A sweep of a thousand cells is one of these.
+    pub fn groups(&self) -> Vec<(&Change, usize)> {
+        let mut groups: Vec<(&Change, usize)> = Vec::new();
+        let mut known: HashMap<(usize, &str, &str, Way), usize> = HashMap::new();
+        for change in &self.changes {
+            let key = (
+                change.experiment,
+                change.subject.as_str(),
+                change.measure.as_str(),
+                change.way,
+            );
+            match known.get(&key) {
+                Some(&group) => groups[group].1 += 1,
+                None => {
+                    known.insert(key, groups.len());
+                    groups.push((change, 1));
+                }
+            }
+        }
+        groups
+    }
 }
 
 /// Compares a run with an earlier one.
@@ -112,14 +137,11 @@ fn cells_of(after: &Experiment, before: &Experiment, number: usize, comparison: 
                 comparison.unknown += 1;
                 continue;
             };
-            let rises = match () {
-                () if low_after > high => true,
-                () if high_after < low => false,
-                () => {
-                    comparison.same += 1;
-                    continue;
-                }
-            };
+            let rises = low_after > high;
+            if !rises && high_after >= low {
+                comparison.same += 1;
+                continue;
+            }
             comparison.changes.push(Change {
                 experiment: number,
                 subject: cell.subject.clone(),
@@ -221,6 +243,25 @@ mod tests {
         assert!((changed.changes[0].share() - 0.25).abs() < 1e-9);
         let noise = compare(&run(10.0, 0.5, "higher"), &run(8.0, 1.6, "higher"));
         assert_eq!((noise.changes.len(), noise.same), (0, 1));
+    }
+
+    #[test]
+    fn a_sweep_that_changed_is_one_group_with_its_largest_change() {
+        let (mut later, mut earlier) = (run(5.0, 0.1, "higher"), run(8.0, 0.1, "higher"));
+        for results in [&mut later, &mut earlier] {
+            let mut cell = results.experiments[0].cells[0].clone();
+            cell.at.insert("size".into(), Value::Number(65.0));
+            results.experiments[0].cells.push(cell);
+        }
+        let figure = later.experiments[0].cells[1]
+            .figures
+            .get_mut("rate")
+            .unwrap();
+        (figure.median, figure.low, figure.high) = (4.0, 3.9, 4.1);
+        let compared = compare(&later, &earlier);
+        let groups = compared.groups();
+        assert_eq!(groups.len(), 1);
+        assert_eq!((groups[0].0.after.median, groups[0].1), (4.0, 2));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub fn figure(number: f64) -> String {
         s if s >= 0.9995 => 2,
         s if s >= 0.09995 => 3,
         s if s >= 0.009995 => 4,
+        s if s >= 0.0009995 => 5,
         _ => 6,
     };
     fixed(number, decimals)
@@ -88,10 +89,13 @@ pub fn raised(exponent: i32) -> String {
 
 /// A ratio: `0.76`, `2.7`, `12,960`, with a multiplication sign.
 pub fn times(ratio: f64) -> String {
-    if !ratio.is_finite() {
-        return NONE.to_string();
+    match ratio.abs() {
+        _ if !ratio.is_finite() => NONE.to_string(),
+        size if (9.95..1e15).contains(&size) => format!("{}×", fixed(ratio, 0)),
+        size if (0.995..9.95).contains(&size) => format!("{}×", fixed(ratio, 1)),
+        size if (0.0995..0.995).contains(&size) => format!("{}×", fixed(ratio, 2)),
+        _ => format!("{}×", figure(ratio)),
     }
-    format!("{}×", figure(ratio))
 }
 
 /// A share as percents with a sign: `+3.1%`.
@@ -164,6 +168,7 @@ mod tests {
             (99.96, "100"),
             (0.85, "0.850"),
             (0.0123, "0.0123"),
+            (0.0030531, "0.00305"),
             (12345.6, "12,346"),
             (-1234.0, "−1,234"),
             (1e15, "10¹⁵"),
@@ -197,5 +202,10 @@ mod tests {
         assert_eq!(bytes(3 << 19), "1.5 MiB");
         assert_eq!(percent(0.0312), "+3.1%");
         assert_eq!(percent(-0.25), "−25%");
+        assert_eq!(
+            [0.55, 0.996, 3.05, 26.6, 12960.0].map(times),
+            ["0.55×", "1.0×", "3.0×", "27×", "12,960×"]
+        );
+        assert_eq!(times(f64::INFINITY), "–");
     }
 }

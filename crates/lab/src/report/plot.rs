@@ -16,7 +16,7 @@ use scale::Axis;
 pub const STYLE: &str = include_str!("plot.css");
 
 /// How wide a plot is drawn for screens with room, and paper.
-pub const WIDE: f64 = 720.0;
+pub const WIDE: f64 = 760.0;
 /// And for phones.
 pub const NARROW: f64 = 330.0;
 

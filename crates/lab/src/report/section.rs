@@ -1,12 +1,12 @@
 //! An experiment's part of the page.
 
 use super::summary::{drawn, found};
-use super::{Page, number, plot};
+use super::{Page, compare, number, plot};
 use crate::results::{Experiment, State};
 use maud::{Markup, html};
 
 /// Changes shown with an experiment.
-const MOST_CHANGES: usize = 40;
+const MOST_CHANGES: usize = 24;
 
 impl Page<'_> {
     pub(super) fn experiment(&self, number: usize) -> Markup {
@@ -60,10 +60,11 @@ impl Page<'_> {
         let Some(comparison) = &self.comparison else {
             return html! {};
         };
-        let changes: Vec<_> = comparison
+        let changes: Vec<(&compare::Change, usize)> = comparison
             .changes
             .iter()
             .filter(|change| change.experiment == number)
+            .map(|change| (change, 1))
             .collect();
         if changes.is_empty() {
             return html! {};
@@ -72,7 +73,7 @@ impl Page<'_> {
             h4 { "Changed since the earlier run" }
             (self.changes(&changes[..changes.len().min(MOST_CHANGES)], false))
             @if changes.len() > MOST_CHANGES {
-                p class="note" { "And " (changes.len() - MOST_CHANGES) " more." }
+                p class="note" { "And " (changes.len() - MOST_CHANGES) " more, each less." }
             }
         }
     }

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 /// Quantities in the table of best figures.
 const MOST_COLUMNS: usize = 3;
-/// Changes shown at the top; the others are with their experiments.
-const MOST_CHANGES: usize = 12;
+/// Changes of each way shown at the top; the others are with their experiments.
+const MOST_CHANGES: usize = 8;
 
 /// A quantity that several experiments measure, and what it was at its best.
 #[derive(Debug)]
@@ -198,16 +198,14 @@ impl Page<'_> {
         html! {
             p class="lead" {
                 strong { (self.names.subject(reference)) " reaches " (amount(figure, column.unit)) }
-                " (" (self.link(number)) @if !place.is_empty() { ", " (place) } ")"
-                @if peers.is_empty() { "." } @else {
-                    "; over the cells measured with both that is "
+                " (" (self.link(number)) @if !place.is_empty() { ", " (place) } ")."
+                @if !peers.is_empty() {
+                    " In the cells that both have, in the median, it is "
                     @for (position, (id, ratio)) in peers.iter().take(4).enumerate() {
-                        @if position > 0 {
-                            @if position + 1 == peers.len().min(4) { " and " } @else { ", " }
-                        }
+                        @if position > 0 { "; " }
                         strong { (number::times(*ratio)) } " " (self.names.subject(id))
                     }
-                    " (medians)."
+                    "."
                 }
             }
         }
@@ -376,6 +374,17 @@ impl Page<'_> {
                 .count()
         };
         let (worse, better, other) = (count(Way::Worse), count(Way::Better), count(Way::Other));
+        let groups = comparison.groups();
+        let shown: Vec<(&Change, usize)> = [Way::Worse, Way::Better, Way::Other]
+            .into_iter()
+            .flat_map(|way| {
+                groups
+                    .iter()
+                    .filter(move |(change, _)| change.way == way)
+                    .take(MOST_CHANGES)
+            })
+            .copied()
+            .collect();
         html! {
             section id="changes" aria-labelledby="changes-title" {
                 h2 id="changes-title" {
@@ -386,8 +395,8 @@ impl Page<'_> {
                     @if comparison.changes.is_empty() {
                         "Nothing beyond noise: "
                     } @else {
-                        strong class=[(worse > 0).then_some("bad")] { (worse) " worse" } ", "
-                        strong class=[(better > 0).then_some("good")] { (better) " better" } ", "
+                        strong class=[(worse > 0).then_some("bad")] { (number::fixed(worse as f64, 0)) " worse" } ", "
+                        strong class=[(better > 0).then_some("good")] { (number::fixed(better as f64, 0)) " better" } ", "
                         @if other > 0 { (other) " otherwise changed, " }
                     }
                     (number::counted(comparison.same, "figure", "figures"))
@@ -400,11 +409,10 @@ impl Page<'_> {
                 @if !comparison.remarks.is_empty() {
                     ul class="remarks" { @for remark in &comparison.remarks { li { (remark) } } }
                 }
-                (self.changes(&comparison.changes.iter().take(MOST_CHANGES).collect::<Vec<_>>(), true))
-                @if comparison.changes.len() > MOST_CHANGES {
+                (self.changes(&shown, true))
+                @if groups.len() > shown.len() {
                     p class="note" {
-                        "The other " (comparison.changes.len() - MOST_CHANGES)
-                        " are with their experiments."
+                        "The other " (groups.len() - shown.len()) " are with their experiments."
                     }
                 }
             }
@@ -412,7 +420,7 @@ impl Page<'_> {
     }
 
     /// A table of changes. `named`: with their experiments.
-    pub(super) fn changes(&self, changes: &[&Change], named: bool) -> Markup {
+    pub(super) fn changes(&self, changes: &[(&Change, usize)], named: bool) -> Markup {
         if changes.is_empty() {
             return html! {};
         }
@@ -431,12 +439,20 @@ impl Page<'_> {
                         }
                     }
                     tbody {
-                        @for change in changes {
+                        @for (change, count) in changes {
                             tr {
                                 td { (way(change)) }
                                 @if named { td { (self.link(change.experiment)) } }
                                 td { (self.names.subject(&change.subject)) }
-                                td { (change.place) }
+                                td {
+                                    (change.place)
+                                    @if *count > 1 {
+                                        " " span class="where" {
+                                            "and " (number::counted(count - 1, "other cell", "other cells"))
+                                            ", less"
+                                        }
+                                    }
+                                }
                                 td {
                                     (change.measure) " " span class="unit" { (change.unit) }
                                 }
@@ -516,7 +532,12 @@ impl Page<'_> {
                             @for (name, figure, words) in &self.results.machine.headroom {
                                 tr {
                                     th scope="row" { (name) }
-                                    (interval(figure))
+                                    @if *figure == Figure::default() {
+                                        // There is none, and the words say why.
+                                        td class="n" { (number::NONE) }
+                                    } @else {
+                                        (interval(figure))
+                                    }
                                     td { (words) }
                                 }
                             }
@@ -669,6 +690,7 @@ impl Page<'_> {
                 look: Look::default(),
                 points,
             }],
+            small: true,
             notes: vec![],
         });
         html! {

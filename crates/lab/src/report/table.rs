@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// A longer table is closed until somebody opens it.
 const MOST_OPEN: usize = 24;
 /// Of a table that is longer, the first rows only are in the page.
-const MOST_ROWS: usize = 3000;
+const MOST_ROWS: usize = 1500;
 /// Where a cell is missing for the same reason in more places, these are counted.
 const MOST_PLACES: usize = 6;
 
@@ -70,7 +70,7 @@ impl Page<'_> {
             _ => "",
         };
         html! {
-            details class={ "cells" @if count > 200 { " long" } } open[open || count <= MOST_OPEN] {
+            details class={ "cells" @if count > MOST_OPEN { " tall" } @if count > 200 { " long" } } open[open || count <= MOST_OPEN] {
                 summary { "Figures (" (number::counted(count, "row", "rows")) ")" }
                 div class="scroll" tabindex="0" role="region"
                     aria-label={ "Figures of " (experiment.id) }

@@ -58,6 +58,8 @@ pub struct Lines {
     pub y: Dimension,
     /// The lines.
     pub series: Vec<Series>,
+    /// Whether it is an aside, which is drawn lower.
+    pub small: bool,
     /// What has to be known to read it, a sentence each.
     pub notes: Vec<String>,
 }
@@ -143,7 +145,7 @@ pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Char
     let mut cells: Vec<&Cell> = experiment
         .cells
         .iter()
-        .filter(|cell| selected(plot, cell, false))
+        .filter(|cell| selected(plot, cell, names, false))
         .collect();
     let ours = cells.len();
     if plot.paper {
@@ -151,7 +153,7 @@ pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Char
             experiment
                 .paper_cells
                 .iter()
-                .filter(|cell| selected(plot, cell, true)),
+                .filter(|cell| selected(plot, cell, names, true)),
         );
     }
     if cells
@@ -236,18 +238,32 @@ pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Char
         title => title.to_string(),
     };
     if plot.kind == "line" {
-        line(experiment, plot, names, groups, title, value, notes)
+        let head = Lines {
+            title,
+            y: value,
+            notes,
+            ..Default::default()
+        };
+        line(experiment, plot, names, groups, head)
     } else {
         let parts = if stacked { &shown[..] } else { &[] };
-        rows(experiment, plot, names, groups, parts, title, value, notes)
+        let head = Rows {
+            title,
+            value,
+            notes,
+            ..Default::default()
+        };
+        rows(experiment, plot, names, groups, parts, head)
     }
 }
 
 /// Whether a plot shows a cell. The paper's cells may say less of where they are.
-fn selected(plot: &Plot, cell: &Cell, paper: bool) -> bool {
+fn selected(plot: &Plot, cell: &Cell, names: &Names, paper: bool) -> bool {
     plot.only.iter().all(|(name, wanted)| {
         if name == "subject" {
-            return matches!(wanted, Value::Text(text) if *text == cell.subject);
+            let counterpart = names.counterpart(&cell.subject).filter(|_| paper);
+            return matches!(wanted, Value::Text(text)
+                if *text == cell.subject || Some(text) == counterpart.as_ref());
         }
         match cell.at.get(name) {
             Some(value) => cells::same(value, wanted),
@@ -311,7 +327,8 @@ fn groups<'a>(
             .take(ours)
             .filter_map(|cell| cells::at(cell, name).as_ref().map(cells::key))
             .collect();
-        if name == series || values.len() > 1 {
+        // Where measures tell lines apart, a single subject need not be named with each.
+        if values.len() > 1 || (name == series && measures.len() < 2) {
             keys.push(name);
         }
     }
@@ -321,7 +338,7 @@ fn groups<'a>(
         measures => measures.iter().copied().map(Some).collect(),
     };
     let mut known: HashMap<(bool, String), usize> = HashMap::new();
-    let mut colours: HashMap<String, usize> = HashMap::new();
+    let mut identities: Vec<Vec<String>> = Vec::new();
     for (number, &cell) in shown.iter().enumerate() {
         let paper = number >= ours;
         for &measure in &measures {
@@ -349,22 +366,43 @@ fn groups<'a>(
                 continue;
             }
             known.insert((paper, name.clone()), groups.len());
-            // Subjects look the same in all plots, as long as they are all that differs.
-            let number = if keys == ["subject"] && measures.len() == 1 {
-                names.look(&cell.subject)
-            } else {
-                let next = colours.len();
-                *colours
-                    .entry(name.trim_start_matches("paper: ").to_string())
-                    .or_insert(next)
-            };
+            // What ours and the paper's have in common when they are the same.
+            let mut identity: Vec<String> = keys
+                .iter()
+                .filter_map(|&key| match cells::at(cell, key)? {
+                    Value::Text(subject) if key == "subject" => Some(
+                        names
+                            .counterpart(&subject)
+                            .unwrap_or(subject.to_lowercase()),
+                    ),
+                    value => Some(cells::key(&value)),
+                })
+                .collect();
+            identity.extend(measure.map(|measure| measure.name.clone()));
+            identities.push(identity);
+            let look = Look { number: 0, paper };
             groups.push(Group {
                 name,
-                look: Look { number, paper },
+                look,
                 measure,
                 cells: vec![cell],
             });
         }
+    }
+    // Subjects look the same in all plots, as long as they are all that differs.
+    let by_subject = keys == ["subject"] && measures.len() == 1;
+    let fixed = |identity: &Vec<String>| match &identity[..] {
+        [subject, ..] if by_subject => names.look(subject),
+        _ => None,
+    };
+    let taken: HashSet<usize> = identities.iter().filter_map(fixed).collect();
+    let first = usize::from(by_subject);
+    let mut free = (first..).filter(|number| !taken.contains(number));
+    let mut numbers: HashMap<&Vec<String>, usize> = HashMap::new();
+    for (group, identity) in groups.iter_mut().zip(&identities) {
+        group.look.number = *numbers
+            .entry(identity)
+            .or_insert_with(|| fixed(identity).or_else(|| free.next()).unwrap_or(0));
     }
     groups
 }
@@ -425,10 +463,14 @@ fn line(
     plot: &Plot,
     names: &Names,
     groups: Vec<Group>,
-    title: String,
-    y: Dimension,
-    mut notes: Vec<String>,
+    head: Lines,
 ) -> Result<Chart, String> {
+    let Lines {
+        title,
+        y,
+        mut notes,
+        ..
+    } = head;
     if groups.len() > MOST_SERIES {
         return Err(format!(
             "{} lines are more than can be told apart in a plot; the table has them",
@@ -505,21 +547,25 @@ fn line(
         x,
         y,
         series,
+        small: false,
         notes,
     }))
 }
 
-#[allow(clippy::too_many_arguments)]
 fn rows(
     experiment: &Experiment,
     plot: &Plot,
     names: &Names,
     groups: Vec<Group>,
     parts: &[&Measure],
-    title: String,
-    value: Dimension,
-    mut notes: Vec<String>,
+    head: Rows,
 ) -> Result<Chart, String> {
+    let Rows {
+        title,
+        value,
+        mut notes,
+        ..
+    } = head;
     // Where rows are what the horizontal axis has, they need no headings.
     let series = if plot.series.is_empty() {
         "subject"
@@ -532,6 +578,15 @@ fn rows(
         false => Vec::new(),
     };
     let (parameter, _) = cells::parameter(experiment, &plot.x);
+    let groups = beside(groups);
+    // With a single series, rows are named by their places, and the title names the series.
+    let single = grouped && groups.len() == 1;
+    let title = match &groups[..] {
+        [only] if single && !only.name.is_empty() && !title.contains(&only.name) => {
+            format!("{title}: {}", only.name)
+        }
+        _ => title,
+    };
     let mut rows: Vec<Row> = Vec::new();
     if places.len() > MOST_ROWS {
         return Err(too_many_rows(places.len()));
@@ -572,11 +627,20 @@ fn rows(
                 if group.measure.is_none() {
                     negative += points.iter().filter(|point| point.y < 0.0).count();
                 }
-                rows.push(Row {
-                    group: std::mem::take(&mut heading),
-                    name: group.name.clone(),
-                    look: group.look,
-                    points,
+                let heading = std::mem::take(&mut heading);
+                rows.push(match single {
+                    true => Row {
+                        group: String::new(),
+                        name: heading,
+                        look: group.look,
+                        points,
+                    },
+                    false => Row {
+                        group: heading,
+                        name: group.name.clone(),
+                        look: group.look,
+                        points,
+                    },
                 });
             }
         }
@@ -598,6 +662,24 @@ fn rows(
         rows,
         notes,
     }))
+}
+
+/// The paper's groups after those of ours that look alike: both of one thing.
+fn beside(groups: Vec<Group>) -> Vec<Group> {
+    let (mut papers, ours): (Vec<Group>, Vec<Group>) =
+        groups.into_iter().partition(|group| group.look.paper);
+    let mut ordered = Vec::new();
+    for group in ours {
+        let number = group.look.number;
+        ordered.push(group);
+        let (alike, others): (Vec<Group>, Vec<Group>) = papers
+            .into_iter()
+            .partition(|paper| paper.look.number == number);
+        ordered.extend(alike);
+        papers = others;
+    }
+    ordered.extend(papers);
+    ordered
 }
 
 fn too_many_rows(count: usize) -> String {

@@ -125,6 +125,9 @@ impl Area {
 /// Half the width of a mark.
 pub const MARK: f64 = 5.5;
 
+/// How much wider bold letters are.
+pub const BOLD: f64 = 1.15;
+
 /// Forms of marks.
 pub const FORMS: usize = 8;
 
@@ -145,9 +148,10 @@ impl Shape {
                 anchor,
                 size,
                 words,
-                ..
+                class,
             } => {
-                let width = width(words, *size);
+                let bold = if class.contains("strong") { BOLD } else { 1.0 };
+                let width = width(words, *size) * bold;
                 let x = match anchor {
                     Anchor::Start => *x,
                     Anchor::Middle => x - width / 2.0,
@@ -283,7 +287,7 @@ fn corners(form: usize, (x, y): (f64, f64)) -> Vec<(f64, f64)> {
         .map(|corner| {
             let angle = (turn + 360.0 * corner as f64 / count as f64).to_radians();
             let radius = if star && corner % 2 == 1 {
-                radius * 0.4
+                radius * 0.5
             } else {
                 radius
             };

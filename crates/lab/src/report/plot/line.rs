@@ -9,8 +9,10 @@ use super::{
 };
 use crate::report::number;
 
-/// With more points, a line has no marks and a band in place of whiskers.
+/// With more points, a line has marks at some of them only, and a band in place of whiskers.
 const MOST_MARKS: usize = 40;
+/// About how many these are.
+const FEW_MARKS: usize = 9;
 
 /// Draws lines.
 pub fn draw(chart: &Lines, total: f64) -> Drawing {
@@ -22,7 +24,15 @@ pub fn draw(chart: &Lines, total: f64) -> Drawing {
         .flat_map(|series| &series.points)
         .copied()
         .collect();
-    let y_axis = value_axis(&chart.y, &all, if wide { 6 } else { 5 });
+    let y_axis = value_axis(
+        &chart.y,
+        &all,
+        match (chart.small, wide) {
+            (true, _) => 3,
+            (false, true) => 6,
+            (false, false) => 5,
+        },
+    );
     let x_values = || {
         let drawn = all.iter().filter(|point| point.y.is_finite());
         drawn.map(|point| point.x)
@@ -64,7 +74,11 @@ pub fn draw(chart: &Lines, total: f64) -> Drawing {
         .last()
         .map_or(0.0, |tick| width(&tick.label, SMALL) / 2.0);
     let right = last.clamp(ROOM + 2.0, 24.0);
-    let height = if wide { 270.0 } else { 200.0 };
+    let height = match (chart.small, wide) {
+        (true, _) => 110.0,
+        (false, true) => 270.0,
+        (false, false) => 200.0,
+    };
     let area = Area {
         x: left,
         y: top,
@@ -191,13 +205,23 @@ fn draw_series(
             shapes.push(mark(chart, series, &run[0], line[0]));
         }
     }
-    if !marks {
-        return;
-    }
-    for point in series.points.iter().filter(|point| point.y.is_finite()) {
+    // Each line begins elsewhere, so that marks of neighbours do not lie on each other.
+    let every = if marks {
+        1
+    } else {
+        series.points.len().div_ceil(FEW_MARKS)
+    };
+    let first = (series.look.number * 2 + 1) * every / 7 % every;
+    for point in series
+        .points
+        .iter()
+        .skip(first)
+        .step_by(every)
+        .filter(|p| p.y.is_finite())
+    {
         let (x, y) = place(point.x, point.y);
         let (low, high) = (place(point.x, point.low).1, place(point.x, point.high).1);
-        if visible(low, high) {
+        if marks && visible(low, high) {
             shapes.push(lines(&[(x, low), (x, high)], &format!("{tint} whisker")));
             for end in [low, high] {
                 let cap = [((x - 3.5).max(0.0), end), (x + 3.5, end)];

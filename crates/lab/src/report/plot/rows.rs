@@ -2,7 +2,9 @@
 //! and a phone for rows.
 
 use super::data::{Look, Point, Row, Rows};
-use super::drawing::{Anchor, Area, Drawing, MARK, Shape, fitted, lines, text, width, wrapped};
+use super::drawing::{
+    Anchor, Area, BOLD, Drawing, MARK, Shape, fitted, lines, text, width, wrapped,
+};
 use super::scale::Axis;
 use super::{
     Entry, GAP, Key, LINE, SIZE, SMALL, about, colour, form, labels_below, legend, mark_class,
@@ -19,11 +21,7 @@ pub fn draw(chart: &Rows, total: f64) -> Drawing {
     let stacked = !chart.parts.is_empty();
     let mut shapes = Vec::new();
     let axis = if stacked {
-        let totals: Vec<Point> = chart
-            .rows
-            .iter()
-            .flat_map(|row| stacked_ends(row))
-            .collect();
+        let totals: Vec<Point> = chart.rows.iter().flat_map(stacked_ends).collect();
         value_axis(&chart.value, &totals, if wide { 7 } else { 4 })
     } else {
         let all: Vec<Point> = chart
@@ -64,7 +62,7 @@ pub fn draw(chart: &Rows, total: f64) -> Drawing {
     top += 6.0;
 
     // Where everything is: names left of bars, or above them where there is little room.
-    let texts: Vec<String> = chart.rows.iter().map(|row| value_text(row)).collect();
+    let texts: Vec<String> = chart.rows.iter().map(value_text).collect();
     let value_room = texts
         .iter()
         .fold(0.0f64, |most, words| most.max(width(words, SMALL)));
@@ -87,7 +85,7 @@ pub fn draw(chart: &Rows, total: f64) -> Drawing {
     for row in &chart.rows {
         if !row.group.is_empty() {
             y += if placed.is_empty() { 0.0 } else { 6.0 };
-            let words = fitted(&row.group, SIZE, total - 8.0);
+            let words = fitted(&row.group, SIZE, (total - 8.0) / BOLD);
             shapes.push(text(
                 (4.0, y + 15.0),
                 Anchor::Start,
@@ -283,6 +281,7 @@ fn stack(
     shapes: &mut Vec<Shape>,
 ) -> f64 {
     let mut end = 0.0;
+    let mut furthest = place(0.0);
     let mut whiskers = Vec::new();
     for point in row
         .points
@@ -310,6 +309,7 @@ fn stack(
             place(end - point.y + point.high),
         );
         if visible(low, high) {
+            furthest = furthest.max(high);
             let y = middle + BAR / 2.0 - 3.0;
             for class in ["halo", "whisker ink"] {
                 whiskers.push(lines(&[(low, y), (high, y)], class));
@@ -323,5 +323,5 @@ fn stack(
         }
     }
     shapes.extend(whiskers);
-    place(end)
+    place(end).max(furthest)
 }

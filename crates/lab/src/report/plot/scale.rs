@@ -36,6 +36,10 @@ impl Axis {
     /// An axis that covers the values, with about `most` steps at most. `zero`: it begins at zero
     /// (or ends there). Values that cannot be drawn are ignored.
     pub fn linear(values: impl IntoIterator<Item = f64>, zero: bool, most: usize) -> Axis {
+        let mut whole = true;
+        let values = values
+            .into_iter()
+            .inspect(|value| whole &= value.fract() == 0.0);
         let (mut low, mut high) = range(values, false).unwrap_or((0.0, 1.0));
         if zero {
             (low, high) = (low.min(0.0), high.max(0.0));
@@ -47,7 +51,12 @@ impl Axis {
             // One value, or several that no axis could tell apart.
             (low, high) = (low - size * 0.1, high + size * 0.1);
         }
-        let step = Step::at_least((high - low) / most.max(1) as f64);
+        let mut size = (high - low) / most.max(1) as f64;
+        if whole && high - low >= 1.0 {
+            // Halves of what is counted are no values.
+            size = size.max(1.0);
+        }
+        let step = Step::at_least(size);
         let first = step.below(low);
         let last = step.above(high).max(first + 1.0);
         let count = (last - first).round() as usize;
@@ -301,7 +310,11 @@ mod tests {
             labels(&Axis::linear([0.0, 2.5e6], false, 3)),
             ["0", "1 M", "2 M", "3 M"]
         );
-        assert_eq!(labels(&Axis::linear([], true, 2)), ["0", "0.5", "1.0"]);
+        assert_eq!(labels(&Axis::linear([], true, 2)), ["0", "1"]);
+        assert_eq!(
+            labels(&Axis::linear([1.0, 2.0, 3.0], false, 8)),
+            ["1", "2", "3"]
+        );
     }
 
     #[test]

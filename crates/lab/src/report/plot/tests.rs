@@ -3,6 +3,8 @@
 use super::data::{Chart, Dimension, Lines, Look, Row, Rows, Series};
 use super::drawing::{Drawing, Shape};
 use super::*;
+use crate::report::cells::Names;
+use crate::results::{Cell, Experiment, Figure, Measure, Plot};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -67,7 +69,7 @@ prop_compose! {
         }).filter(|series| !series.points.is_empty()).collect();
         x.names = names;
         x.log &= x.names.is_none();
-        Chart::Line(Lines { title: "T".into(), x, y: dimension(y_log), series, notes: vec![] })
+        Chart::Line(Lines { title: "T".into(), x, y: dimension(y_log), series, small: false, notes: vec![] })
     }
 }
 
@@ -366,4 +368,49 @@ fn parts_of_a_stack_lie_end_to_end() {
     assert!((bars[0].right() - bars[1].x).abs() < 1e-6);
     assert!((bars[1].right() - bars[2].x).abs() < 1e-6);
     assert!(bars[0].width < bars[1].width && bars[1].width < bars[2].width);
+}
+
+#[test]
+fn subjects_that_nobody_knows_look_different_and_the_papers_follow_ours() {
+    let cell = |subject: &str, y: f64| Cell {
+        subject: subject.into(),
+        figures: [(
+            "y".to_string(),
+            Figure {
+                median: y,
+                low: y,
+                high: y,
+                ..Default::default()
+            },
+        )]
+        .into(),
+        ..Default::default()
+    };
+    let experiment = Experiment {
+        measures: vec![Measure {
+            name: "y".into(),
+            ..Default::default()
+        }],
+        cells: vec![
+            cell("linux-htb", 1.0),
+            cell("odd", 2.0),
+            cell("sluice", 3.0),
+        ],
+        paper_cells: vec![cell("HTB", 1.5)],
+        ..Default::default()
+    };
+    let plot = Plot {
+        kind: "bars".into(),
+        y: vec!["y".into()],
+        paper: true,
+        ..Default::default()
+    };
+    let chart = data::chart(&experiment, &plot, &Names::default());
+    let Ok(Chart::Rows(rows)) = chart else {
+        panic!("{chart:?}")
+    };
+    let names: Vec<&str> = rows.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["linux-htb", "paper: HTB", "odd", "sluice"]);
+    let looks: Vec<usize> = rows.rows.iter().map(|row| row.look.number).collect();
+    assert_eq!(looks, [1, 1, 2, 0]);
 }
