@@ -149,6 +149,8 @@ def busy_switch(lab):
     switch.namespace.run("ip link set lo up")
     switch.vsctl(
         *("set", "Open_vSwitch", ".", "other_config:sluice-metrics=9464"),
+        # Neither is there, which is said.
+        *("other_config:sluice-steer=eth9", "--", "set-controller", "br0", "tcp:127.0.0.1:6653"),
         *("--", "set", "Interface", "p3", "ingress_policing_rate=100"),
         *("--", "set", "Port", "p2", "qos=@q", "--", "--id=@q", "create", "QoS"),
         *("type=linux-htb", "other-config:max-rate=100000000", "queues:1=@a", "queues:2=@b"),
@@ -157,6 +159,7 @@ def busy_switch(lab):
         *("--", "--id=@b", "create", "Queue", "other-config:max-rate=100000"),
         *("other-config:max-latency-us=1000",),
     )
+    switch.appctl("sluice/stages", "on")
     switch.flows(
         "priority=2,in_port=1,udp,tp_dst=7,actions=set_queue:2,output:2",
         "priority=1,in_port=1,udp,actions=ct(commit,zone=5),set_queue:1,output:2",

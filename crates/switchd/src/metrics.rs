@@ -11,6 +11,7 @@ use crate::commands::counters::drops;
 use crate::commands::stages::Shown;
 use crate::switch::Switch;
 use crate::switch::monitors::Monitored;
+use crate::switch::steered::State;
 use crate::switch::waits::{Ask, collect, let_go, refresh};
 use conntrack::Tracker;
 use datapath::clock::cycles_per_second;
@@ -55,14 +56,16 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
             (
                 ports.collect::<Vec<_>>(),
                 datapath.workers(),
-                datapath.steering().workers,
+                datapath.steering(),
             )
         })
         .map_err(|error| error.to_string())?;
     let mut page = Page(queues::text(&switch.waits, &queues, left_out));
     page.ports(&ports);
     page.workers(&workers, cycles_per_second() as f64);
-    page.steering(&workers, &steering);
+    page.steering(&workers, &steering.workers);
+    page.decisions(steering.effective.name(), &switch.steered.states());
+    page.controllers(switch);
     page.stages(&Shown::read(switch));
     page.monitors(switch.monitored());
     if let Some(tracker) = switch.tracker() {
@@ -343,6 +346,48 @@ impl Page {
             "gauge",
             "1 for the reason why a worker gives no more flows to others.",
             samples,
+        );
+    }
+
+    /// Adds what is steered: the mode in effect between workers, and interfaces.
+    fn decisions(&mut self, mode: &str, interfaces: &[(String, State)]) {
+        self.family(
+            "sluice_steering_mode",
+            "gauge",
+            "1 for the mode in effect between workers.",
+            std::iter::once((format!("mode=\"{}\"", escaped(mode)), 1.0)),
+        );
+        let samples = interfaces.iter().map(|(name, state)| {
+            let is_steered = matches!(state, State::Steered(_));
+            let labels = format!("interface=\"{}\"", escaped(name));
+            (labels, f64::from(u8::from(is_steered)))
+        });
+        self.family(
+            "sluice_steered_interface",
+            "gauge",
+            "Interfaces of other_config:sluice-steer: 1 where one is steered (sluice/steered says why not).",
+            samples,
+        );
+    }
+
+    /// Adds metrics of connections to controllers.
+    fn controllers(&mut self, switch: &Switch) {
+        let mut samples = Vec::new();
+        for bridge in switch.bridges.borrow().values() {
+            let Some(openflow) = bridge.openflow.get() else {
+                continue;
+            };
+            let name = escaped(&bridge.name);
+            samples.extend(openflow.controller_status().into_iter().map(|status| {
+                let labels = format!("bridge=\"{name}\",target=\"{}\"", escaped(&status.target));
+                (labels, f64::from(u8::from(status.is_connected)))
+            }));
+        }
+        self.family(
+            "sluice_controller_connected",
+            "gauge",
+            "1 where a bridge is connected to this controller.",
+            samples.into_iter(),
         );
     }
 
@@ -653,6 +698,11 @@ mod tests {
             ..Default::default()
         };
         page.steering(std::slice::from_ref(&worker), &[steered]);
+        let interfaces = [
+            ("eth0".to_owned(), State::Steered("natively".into())),
+            ("eth1".to_owned(), State::Waits("no such device".into())),
+        ];
+        page.decisions("rss", &interfaces);
         page.workers(&[worker], 1000.0);
         page.control(&crate::turns::Turns {
             longest: Duration::from_millis(250),
@@ -671,6 +721,9 @@ mod tests {
             "sluice_steering_buckets_away{worker=\"pmd-c01/id:3\",cpu=\"1\"} 7",
             "sluice_steering_keeps{worker=\"pmd-c01/id:3\",cpu=\"1\",reason=\"pausing\"} 1",
             "sluice_steering_keeps{worker=\"pmd-c01/id:3\",cpu=\"1\",reason=\"off\"} 0",
+            "sluice_steering_mode{mode=\"rss\"} 1",
+            "sluice_steered_interface{interface=\"eth0\"} 1",
+            "sluice_steered_interface{interface=\"eth1\"} 0",
             "sluice_worker_longest_turn_seconds{worker=\"pmd-c01/id:3\",cpu=\"1\"} 1.5",
             "sluice_worker_long_turns_total{worker=\"pmd-c01/id:3\",cpu=\"1\"} 2",
             "sluice_control_longest_turn_seconds{} 0.25",
