@@ -1,6 +1,7 @@
 """Where memory for packet buffers is short: ports share what there is, and the log says so."""
 
 import os
+import re
 
 import oracle
 from harness import Skip, check, equal, ethernet, test
@@ -56,3 +57,35 @@ def a_device_without_memory_of_its_own_shares_buffers(lab):
         len(got) == 1000 and set(got) <= set(frames),
         f"{len(got)} frames came, or others than were sent",
     )
+
+
+@test(timeout=120)
+def af_xdp_ports_give_their_buffers_back(lab):
+    """The buffers in an AF_XDP port's rings, 2,048 at least, are free again when it has gone,
+    however often it comes and goes."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch has a memory of its own for each of these ports")
+    switch = lab.switch()
+    switch.bridge()
+    host = lab.namespace("h1").quiet()
+    switch.pair(host, "x1", ip="10.0.0.1/24")
+    other = lab.host("h2", switch, "10.0.0.2/24", quiet=True)
+    host.run("ethtool -K eth0 tx off", ok=False)
+
+    def free():
+        """Free buffers of the pools together."""
+        text = switch.appctl("netdev-dpdk/get-mempool-info")
+        counts = re.findall(
+            r"(?:common_pool_count|total_cache_count|cache_count\[\d+\])=(\d+)", text
+        )
+        return sum(int(count) for count in counts)
+
+    counts = []
+    for _ in range(40):
+        switch.port("x1", "type=afxdp")
+        switch.vsctl("del-port", "x1")
+        counts.append(free())
+    # The first one makes the pool. A few buffers may be in the kernel's hands for good.
+    check(counts[0] - counts[-1] < 2048, "free buffers, with no AF_XDP port:", counts)
+    switch.port("x1", "type=afxdp")
+    other.reaches("10.0.0.1")

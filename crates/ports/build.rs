@@ -105,6 +105,7 @@ fn main() -> ExitCode {
     for function in [
         "xsk_socket__create",
         "xsk_socket__delete",
+        "xsk_umem__create",
         "xsk_umem__delete",
     ] {
         println!("cargo:rustc-link-arg-tests=-Wl,--export-dynamic-symbol={function}");

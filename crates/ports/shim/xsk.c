@@ -1,32 +1,77 @@
-/* Deletes the memory areas (UMEM) of AF_XDP sockets that DPDK leaves behind.
+/* Deletes the memory areas (UMEM) of AF_XDP sockets that DPDK leaves behind, and gives the packet
+ * buffers back that are still in the sockets' rings.
  *
  * net_af_xdp of DPDK 22.11.11 does not delete a UMEM when its only queue is closed: it compares the
  * count of users from before the decrement with two. The UMEM's descriptor is the queue's socket,
  * which so stays bound to the interface's queue, and the interface cannot be opened again in the
  * life of the process. Here the functions of libxdp that a driver calls are taken note of on their
  * way, so that what is left can be deleted once the device is closed. Drivers that do it themselves
- * are not disturbed. */
+ * are not disturbed.
+ *
+ * Nor does the driver give back what is in a socket's rings when it is closed: 2,048 buffers in the
+ * fill ring, and those received or sent but not yet taken out. The rings are read just before the
+ * socket is deleted, when no worker uses them any more, and the buffers given back once the UMEM is
+ * gone, after which the kernel writes to none of them. A few can be in the kernel's own hands at
+ * that time, and are lost. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
+
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
 
 struct xsk_socket;
 struct xsk_umem;
+
+/* libxdp's xsk_ring_prod and xsk_ring_cons, which are alike. */
+struct ring {
+    uint32_t cached_producer, cached_consumer;
+    uint32_t mask, size;
+    uint32_t *producer, *consumer;
+    void *entries;
+    uint32_t *flags;
+};
+
+/* The kernel's struct xdp_desc. */
+struct descriptor {
+    uint64_t address;
+    uint32_t length, options;
+};
+
+/* The kernel frees an interface's queue some time after the socket that had it was closed, and says
+ * EBUSY until then. A driver whose socket is refused loses the buffers that are meant for its fill
+ * ring, so it is tried again here: for a second. */
+#define TRIES 50
+#define PAUSE_NS 20000000
+
+/* A buffer's address in a ring: below it is an offset within the buffer. */
+#define ADDRESS ((UINT64_C(1) << 48) - 1)
 
 /* A UMEM with the sockets that use it. */
 struct area {
     struct area *next;
     struct xsk_umem *umem;
     uint32_t sockets;
+    /* Where it is. */
+    char *place;
+    uint64_t size;
+    /* The rings of free and of sent buffers, until they have been read. The driver's own structures
+     * may be freed before. */
+    struct ring fill, sent;
+    /* Addresses of buffers that its sockets had when they were deleted. */
+    uint64_t *left;
+    size_t count;
 };
 
-/* A socket and its UMEM. */
+/* A socket with its rings, and its UMEM. */
 struct link {
     struct link *next;
     struct xsk_socket *socket;
     struct area *area;
+    struct ring received, sending;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -44,59 +89,176 @@ static void *real(const char *name)
     return found != NULL ? found : dlsym(RTLD_NEXT, name);
 }
 
-/* Notes a socket of a UMEM. Without memory for that it is as if this file were not there. */
-static void note(struct xsk_socket *socket, struct xsk_umem *umem)
+/* Returns the note of a UMEM, and makes one if there is none; NULL without memory. With the lock. */
+static struct area *area_of(struct xsk_umem *umem)
 {
-    struct link *link = malloc(sizeof(*link));
     struct area *area;
-    if (link == NULL)
-        return;
-    pthread_mutex_lock(&lock);
     for (area = areas; area != NULL && area->umem != umem; area = area->next)
         ;
     if (area == NULL && (area = malloc(sizeof(*area))) != NULL) {
         *area = (struct area) { .next = areas, .umem = umem };
         areas = area;
     }
+    return area;
+}
+
+int xsk_umem__create(struct xsk_umem **umem, void *place, uint64_t size, struct ring *fill,
+    struct ring *sent, const void *config)
+{
+    int (*create)(struct xsk_umem **, void *, uint64_t, struct ring *, struct ring *, const void *)
+        = real("xsk_umem__create");
+    if (create == NULL)
+        return -ENOSYS;
+    int code = create(umem, place, size, fill, sent, config);
+    if (code != 0)
+        return code;
+    pthread_mutex_lock(&lock);
+    struct area *area = area_of(*umem);
+    if (area != NULL) {
+        area->place = place;
+        area->size = size;
+        area->fill = *fill;
+        area->sent = *sent;
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* Notes a socket of a UMEM. Without memory for that it is as if this file were not there. */
+static void note(struct xsk_socket *socket, struct xsk_umem *umem, const struct ring *received,
+    const struct ring *sending)
+{
+    struct link *link = malloc(sizeof(*link));
+    if (link == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    struct area *area = area_of(umem);
     if (area == NULL) {
         free(link);
     } else {
         area->sockets++;
-        *link = (struct link) { .next = links, .socket = socket, .area = area };
+        *link = (struct link) { .next = links, .socket = socket, .area = area,
+            .received = received == NULL ? (struct ring) { 0 } : *received,
+            .sending = sending == NULL ? (struct ring) { 0 } : *sending };
         links = link;
     }
     pthread_mutex_unlock(&lock);
 }
 
 int xsk_socket__create(struct xsk_socket **socket, const char *ifname, uint32_t queue,
-    struct xsk_umem *umem, void *rx, void *tx, const void *config)
+    struct xsk_umem *umem, struct ring *received, struct ring *sending, const void *config)
 {
-    int (*create)(struct xsk_socket **, const char *, uint32_t, struct xsk_umem *, void *, void *,
-        const void *) = real("xsk_socket__create");
+    int (*create)(struct xsk_socket **, const char *, uint32_t, struct xsk_umem *, struct ring *,
+        struct ring *, const void *) = real("xsk_socket__create");
     if (create == NULL)
         return -ENOSYS;
-    int code = create(socket, ifname, queue, umem, rx, tx, config);
+    int code = create(socket, ifname, queue, umem, received, sending, config);
+    for (int tries = 0; code == -EBUSY && tries < TRIES; tries++) {
+        nanosleep(&(struct timespec) { .tv_nsec = PAUSE_NS }, NULL);
+        code = create(socket, ifname, queue, umem, received, sending, config);
+    }
     if (code == 0)
-        note(*socket, umem);
+        note(*socket, umem, received, sending);
     return code;
+}
+
+/* Notes the addresses of all buffers in a ring of addresses or descriptors, which is not read again.
+ * With the lock. */
+static void collect(struct area *area, struct ring *taken, int descriptors)
+{
+    struct ring copy = *taken, *ring = &copy;
+    *taken = (struct ring) { 0 };
+    if (area->place == NULL || ring->entries == NULL)
+        return;
+    uint32_t end = __atomic_load_n(ring->producer, __ATOMIC_ACQUIRE);
+    uint32_t at = __atomic_load_n(ring->consumer, __ATOMIC_ACQUIRE);
+    uint32_t count = end - at;
+    if (count == 0 || count > ring->size)
+        return;
+    uint64_t *all = realloc(area->left, (area->count + count) * sizeof(*all));
+    if (all == NULL)
+        return;
+    area->left = all;
+    for (; at != end; at++) {
+        uint32_t place = at & ring->mask;
+        uint64_t address = descriptors
+            ? ((const struct descriptor *)ring->entries)[place].address
+            : ((const uint64_t *)ring->entries)[place];
+        all[area->count++] = address & ADDRESS;
+    }
 }
 
 void xsk_socket__delete(struct xsk_socket *socket)
 {
-    void (*delete)(struct xsk_socket *) = real("xsk_socket__delete");
-    if (delete != NULL)
-        delete(socket);
     pthread_mutex_lock(&lock);
     for (struct link **at = &links; *at != NULL; at = &(*at)->next) {
         if ((*at)->socket == socket) {
             struct link *gone = *at;
-            gone->area->sockets--;
+            struct area *area = gone->area;
+            int last = --area->sockets == 0;
+            /* A buffer that the kernel moves on meanwhile is found in both rings. The last socket
+             * takes the UMEM's rings with it. */
+            if (last)
+                collect(area, &area->fill, 0);
+            collect(area, &gone->received, 1);
+            collect(area, &gone->sending, 1);
+            if (last)
+                collect(area, &area->sent, 0);
             *at = gone->next;
             free(gone);
             break;
         }
     }
     pthread_mutex_unlock(&lock);
+    void (*delete)(struct xsk_socket *) = real("xsk_socket__delete");
+    if (delete != NULL)
+        delete(socket);
+}
+
+/* A search for the pool that has a UMEM as its memory. */
+struct search {
+    const struct area *area;
+    struct rte_mempool *found;
+};
+
+static void look_at(struct rte_mempool *pool, void *argument)
+{
+    struct search *search = argument;
+    struct rte_mempool_memhdr *part = STAILQ_FIRST(&pool->mem_list);
+    const char *start = search->area->place;
+    if (part != NULL && (char *)part->addr >= start
+        && (char *)part->addr < start + search->area->size)
+        search->found = pool;
+}
+
+static int compare(const void *one, const void *other)
+{
+    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+    return (a > b) - (a < b);
+}
+
+/* Gives back the buffers that sockets of a deleted UMEM had. Returns how many. */
+static uint32_t give_back(struct area *area)
+{
+    struct search search = { .area = area };
+    uint32_t count = 0;
+    rte_mempool_walk(look_at, &search);
+    struct rte_mempool *pool = search.found;
+    if (pool == NULL || area->count == 0)
+        return 0;
+    qsort(area->left, area->count, sizeof(*area->left), compare);
+    for (size_t at = 0; at < area->count; at++) {
+        uint64_t address = area->left[at];
+        if ((at > 0 && address == area->left[at - 1])
+            || address + pool->header_size + sizeof(struct rte_mbuf) > area->size)
+            continue;
+        struct rte_mbuf *mbuf = (struct rte_mbuf *)(area->place + address + pool->header_size);
+        if (mbuf->pool != pool || rte_mbuf_refcnt_read(mbuf) != 1)
+            continue;
+        rte_pktmbuf_free(mbuf);
+        count++;
+    }
+    return count;
 }
 
 int xsk_umem__delete(struct xsk_umem *umem)
@@ -104,19 +266,31 @@ int xsk_umem__delete(struct xsk_umem *umem)
     int (*delete)(struct xsk_umem *) = real("xsk_umem__delete");
     if (delete == NULL)
         return -ENOSYS;
+    pthread_mutex_lock(&lock);
+    for (struct area *area = areas; area != NULL; area = area->next) {
+        /* No socket has been made on it, and so none has taken the rings with it. */
+        if (area->umem == umem && area->sockets == 0)
+            collect(area, &area->fill, 0);
+    }
+    pthread_mutex_unlock(&lock);
     int code = delete(umem);
     if (code != 0)
         return code;
+    struct area *gone = NULL;
     pthread_mutex_lock(&lock);
     for (struct area **at = &areas; *at != NULL; at = &(*at)->next) {
         if ((*at)->umem == umem) {
-            struct area *gone = *at;
+            gone = *at;
             *at = gone->next;
-            free(gone);
             break;
         }
     }
     pthread_mutex_unlock(&lock);
+    if (gone != NULL) {
+        give_back(gone);
+        free(gone->left);
+        free(gone);
+    }
     return 0;
 }
 

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 /// that had it was closed, and refuses another one until then.
 static CLOSED: Mutex<Option<Instant>> = Mutex::new(None);
 /// The times after that at which an open is tried, in milliseconds. They are few: DPDK's driver
-/// loses the buffers of its fill ring, 2,048 of the pool's, with each that fails.
+/// loses the buffers of its fill ring, 2,048 of the pool's, with each that fails. Where
+/// `shim/xsk.c` is in the way it waits for the queue, and none fails for that.
 const TRIES_MS: [u64; 4] = [50, 100, 200, 400];
 
 /// Waits until an open may be tried, if a device was closed a short while ago; returns false, at
