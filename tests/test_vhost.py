@@ -124,3 +124,37 @@ def peer_vanishes_under_traffic(lab):
     again.stop()
     a.ping("10.3.0.2", 5)
     again.quit()
+
+
+@test(timeout=90, hugepages=256, dpdk=True)
+def packets_are_counted_by_size(lab):
+    """Packets of guests are counted by size, both ways, in the classes that Open vSwitch has."""
+    switch, peers = two_peers(lab)
+    peers.forward("io", 4)
+    time.sleep(0.5)
+    peers.command("stop")
+    # In several segments, and so longer.
+    peers.command("set txpkts 150,150")
+    peers.forward("io", 4)
+    time.sleep(0.5)
+    peers.command("stop")
+    ways = [f"{way}_{{}}_packets" for way in ("rx", "tx")]
+    classes = ("1_to_64", "65_to_127", "128_to_255", "256_to_511", "512_to_1023", "1024_to_1522")
+
+    def counts():
+        return switch.get("Interface", "v1", "statistics")
+
+    def steady():
+        before = counts()
+        time.sleep(1)
+        return counts() == before and "rx_packets" in before and before["rx_packets"] > 0 and before
+
+    # Open vSwitch writes them every five seconds.
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=5000")
+    time.sleep(6)
+    told = wait_for("the counters stand still", steady, 20)
+    for way in ways:
+        by_size = {name: told[way.format(name)] for name in (*classes, "1523_to_max")}
+        equal(sum(by_size.values()), told[way[:2] + "_packets"], f"{by_size} together")
+        check(by_size["1_to_64"] > 0 and by_size["256_to_511"] > 0, by_size)
+    equal(told["ovs_tx_retries"] >= 0, True, "retries")

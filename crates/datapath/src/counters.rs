@@ -519,6 +519,8 @@ pub(crate) struct PortCell {
     pub tx_full: Count,
     pub tx_too_long: Count,
     pub tx_failed: Count,
+    /// Those of `tx_failed` whose sender asks for segments that are too small.
+    pub tx_tiny: Count,
 }
 
 impl PortCell {
@@ -530,6 +532,7 @@ impl PortCell {
             self.tx_full.add(outcome.full);
             self.tx_too_long.add(outcome.too_long);
             self.tx_failed.add(failed);
+            self.tx_tiny.add(outcome.tiny_segments);
         }
     }
 }
@@ -574,6 +577,8 @@ pub struct PortStats {
     pub tx_too_long: u64,
     /// Frames lost to errors, or whose segments would be too small.
     pub tx_failed: u64,
+    /// Those of `tx_failed` whose sender asks for segments that are too small.
+    pub tx_tiny: u64,
 }
 
 impl PortCounters {
@@ -598,6 +603,7 @@ impl PortCounters {
             tx_full: sum(|cell| &cell.tx_full),
             tx_too_long: sum(|cell| &cell.tx_too_long),
             tx_failed: sum(|cell| &cell.tx_failed),
+            tx_tiny: sum(|cell| &cell.tx_tiny),
         }
     }
 }

@@ -26,6 +26,7 @@ mod receive;
 mod ring;
 mod send;
 mod shared;
+mod sizes;
 
 use crate::error::{Error, last_errno};
 use crate::ethdev::{MAX_MTU, OVERHEAD};

@@ -4,6 +4,7 @@ use super::check_mtu;
 use super::hub::Watched;
 use super::send::VhostTx;
 use super::shared::Shared;
+use super::sizes::Sizes;
 use crate::error::Error;
 use crate::ethdev::OVERHEAD;
 use crate::gate::Key;
@@ -39,6 +40,7 @@ impl PortControl for VhostControl {
 
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
         Ok(Box::new(VhostTx {
+            sizes: self.shared.sent_by(worker),
             shared: self.shared.clone(),
             worker,
             scratch: Vec::new(),
@@ -110,7 +112,14 @@ impl PortControl for VhostControl {
                 "a vhost-user peer took back memory in use; {replaced} mappings were replaced so far"
             );
         }
-        Vec::new()
+        if !self.shared.connected() {
+            return Vec::new(); // as in Open vSwitch
+        }
+        let sent = self.shared.sent.lock();
+        let sent = sent.unwrap_or_else(|poison| poison.into_inner());
+        Sizes::named("rx", self.shared.received.iter())
+            .chain(Sizes::named("tx", sent.values().map(Arc::as_ref)))
+            .collect()
     }
 
     fn peer_process(&mut self) -> Option<u32> {

@@ -4,6 +4,7 @@ use super::access::{Look, Quick};
 use super::owned;
 use super::ring::{Place, Taken, View};
 use super::shared::Shared;
+use super::sizes::Tally;
 use crate::error::last_errno;
 use crate::gate::Key;
 use crate::mbuf::Mbuf;
@@ -132,6 +133,7 @@ impl VhostRx {
         let before = out.len();
         let pool = self.pool.as_raw();
         let (untold, drops) = (&mut self.untold, &mut self.drops);
+        let mut sizes = Tally::NONE;
         let most = self.most;
         let allocate = |room, count| {
             let _stage = stages::enter(Stage::Memory, count as usize);
@@ -155,6 +157,7 @@ impl VhostRx {
                         done
                     };
                     *untold |= done.frames > 0;
+                    sizes.join(done.sizes);
                     if done.exhausted || done.frames == most {
                         break;
                     }
@@ -165,6 +168,7 @@ impl VhostRx {
                 match unsafe { view.take_one(at, allocate) } {
                     Taken::Frame(frame) => {
                         turn.spend(&frame);
+                        sizes.add(frame.raw().packet_len as usize);
                         out.push(frame);
                     }
                     Taken::Refused => {
@@ -180,6 +184,7 @@ impl VhostRx {
         if self.quick.with(shared, self.ring, take) == Look::Done(true) {
             self.quick.tell();
         }
+        shared.received[usize::from(self.pair)].add(sizes);
         out.len() - before
     }
 

@@ -27,6 +27,7 @@
 //! until all writes have reached the guest's processor, and frames need not wait for that.
 
 use super::memory::DirtyLog;
+use super::sizes::Tally;
 use crate::mbuf::{HEADROOM, Mbuf};
 use crate::pool::DATA_ROOM;
 use crate::raw::RawMbuf;
@@ -197,12 +198,15 @@ pub(super) struct Done {
     /// Whether the ring had nothing, or no room, left. Otherwise the next frame is not common, or
     /// is for the next burst.
     pub exhausted: bool,
+    /// Frames taken, by size.
+    pub sizes: Tally,
 }
 
 impl Done {
     pub const NOTHING: Done = Done {
         frames: 0,
         exhausted: false,
+        sizes: Tally::NONE,
     };
 }
 
@@ -421,8 +425,10 @@ impl View {
                 return Done {
                     frames: 0,
                     exhausted: count == 0,
+                    sizes: Tally::NONE,
                 };
             }
+            let mut sizes = Tally::NONE;
             for (step, part) in parts[..found].iter().enumerate() {
                 let (from, length): (*const u8, u16) = part.assume_init();
                 let mbuf = *room.add(step);
@@ -430,11 +436,13 @@ impl View {
                 let to = (*mbuf).buffer.add(usize::from(HEADROOM));
                 copy(from, to, usize::from(length));
                 self.give_back(at.used.wrapping_add(step as u16), heads[step], 0);
+                sizes.add(usize::from(length));
             }
             self.end(at, found);
             Done {
                 frames: found,
                 exhausted: found == count && count < most.min(BURST),
+                sizes,
             }
         }
     }
@@ -486,6 +494,7 @@ impl View {
             Done {
                 frames: found,
                 exhausted: found == count && found < wanted,
+                sizes: Tally::NONE,
             }
         }
     }

@@ -5,6 +5,7 @@ use super::access::{Look, Quick};
 use super::receive::REFUSALS;
 use super::ring::{Place, Put, View};
 use super::shared::{Shared, Takes};
+use super::sizes::{MOST, Sizes, Tally};
 use crate::egress;
 use crate::gate::Key;
 use crate::mbuf;
@@ -18,6 +19,8 @@ use std::sync::atomic::Ordering;
 pub(super) struct VhostTx {
     pub(super) shared: Arc<Shared>,
     pub(super) worker: usize,
+    /// Counts of the worker's packets.
+    pub(super) sizes: Arc<Sizes>,
     pub(super) scratch: Vec<Mbuf>,
     /// Access to the ring used last.
     pub(super) way: Option<Way>,
@@ -129,7 +132,8 @@ impl VhostTx {
                 // Another guest has connected meanwhile.
                 break 'another takes;
             }
-            let (outcome, tells) = put_all(&mut way.quick, shared, way.ring, frames);
+            let (quick, sizes) = (&mut way.quick, &self.sizes);
+            let (outcome, tells) = put_all(quick, shared, way.ring, frames, sizes);
             drop(inside);
             if tells {
                 way.quick.tell();
@@ -149,6 +153,7 @@ pub(super) fn put_all(
     shared: &Shared,
     ring: u16,
     frames: &[Mbuf],
+    counts: &Sizes,
 ) -> (TxOutcome, bool) {
     let mut outcome = TxOutcome::default();
     let mut next = 0;
@@ -177,6 +182,7 @@ pub(super) fn put_all(
                 Put::TooSmall => {
                     outcome.too_long += 1;
                     outcome.bytes = outcome.bytes.wrapping_sub(frame.len() as u64);
+                    counts.take_back(frame.len());
                 }
                 Put::Refused => {
                     refused += 1;
@@ -190,10 +196,16 @@ pub(super) fn put_all(
         (outcome.packets > 0 || refused > 0) && unsafe { view.wants_call(at) }
     };
     let tells = around.with(shared, ring, put) == Look::Done(true);
-    let bytes = frames[..next]
-        .iter()
-        .map(|frame| u64::from(frame.raw().packet_len))
-        .sum();
+    let mut bytes = 0;
+    for frames in frames[..next].chunks(MOST) {
+        let mut tally = Tally::NONE;
+        for frame in frames {
+            let length = frame.raw().packet_len;
+            bytes += u64::from(length);
+            tally.add(length as usize);
+        }
+        counts.add(tally);
+    }
     // Bytes of skipped frames have been subtracted already.
     outcome.bytes = outcome.bytes.wrapping_add(bytes);
     outcome.full += (frames.len() - next) as u64;

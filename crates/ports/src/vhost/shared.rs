@@ -2,10 +2,12 @@
 
 use super::MAX_PAIRS;
 use super::device::Table;
+use super::sizes::Sizes;
 use super::{device, feature};
 use crate::egress::Abilities;
 use crate::gate::Gate;
 use libc::c_int;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -55,6 +57,9 @@ pub(super) struct Shared {
     /// One event for each receive queue.
     pub(super) wake: Box<[OwnedFd]>,
     pub(super) resets: AtomicU64,
+    /// Packets by size: those received, by receive queue, and those sent, by worker.
+    pub(super) received: Box<[Sizes]>,
+    pub(super) sent: Mutex<BTreeMap<usize, Arc<Sizes>>>,
     pub(super) longest: AtomicU32,
     /// The address of a guest to be announced, with [`ANNOUNCE`]; else 0.
     pub(super) announced: AtomicU64,
@@ -112,6 +117,8 @@ impl Shared {
                 })
                 .collect(),
             asked: Gate::closed(),
+            received: wake.iter().map(|_| Sizes::default()).collect(),
+            sent: Mutex::default(),
             wake,
             resets: AtomicU64::new(0),
             longest: AtomicU32::new(longest),
@@ -156,6 +163,15 @@ impl Shared {
     /// Wakes workers that sleep on a queue.
     pub(super) fn wake_all(&self) {
         self.wake.iter().for_each(device::tell);
+    }
+
+    /// Returns the counts of what a worker sends.
+    pub(super) fn sent_by(&self, worker: usize) -> Arc<Sizes> {
+        let mut sent = self
+            .sent
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        Arc::clone(sent.entry(worker).or_default())
     }
 
     pub(super) fn connected(&self) -> bool {

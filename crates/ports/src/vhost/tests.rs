@@ -63,6 +63,7 @@ fn the_device_that_spoke_last_is_served_and_the_other_left_alone() {
 
 fn sender(port: &Arc<Shared>) -> VhostTx {
     VhostTx {
+        sizes: port.sent_by(0),
         shared: Arc::clone(port),
         worker: 0,
         scratch: Vec::new(),

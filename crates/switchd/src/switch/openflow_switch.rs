@@ -221,12 +221,17 @@ impl Bridge {
                 }
             }
             if dpdk {
-                for (name, value) in [
+                let guest = port.config.device.starts_with("dpdkvhost");
+                // A full ring is not tried again.
+                let retries = guest.then_some(("ovs_tx_retries", 0));
+                let losses = [
                     ("ovs_tx_failure_drops", stats.tx_full),
                     ("ovs_tx_mtu_exceeded_drops", stats.tx_too_long),
                     ("ovs_tx_qos_drops", 0), // added below, as in all ports with QoS
                     ("ovs_rx_qos_drops", 0),
-                ] {
+                    ("ovs_tx_invalid_hwol_drops", stats.tx_tiny),
+                ];
+                for (name, value) in retries.into_iter().chain(losses) {
                     counters.insert(name.to_owned(), value);
                     custom.push(name.to_owned());
                 }
