@@ -645,13 +645,25 @@ def own_stages(switch, seconds):
     return stages_of(json.loads(text))
 
 
+# Names of Sluice's stages where the paper's are others.
+PAPERS_NAMES = {"send": "transmit"}
+KNOWN = ("receive", "transmit", "memory", "parse", "lookup", "actions")
+
+
 def stages_of(told):
     """The figures of `sluice/stages show --json`."""
     total = told["total"]
     packets = max(total["packets"], 1)
-    figures = {stage["name"]: stage["cycles"] / packets for stage in total["stages"]}
-    figures["total"] = sum(figures.values())
-    return figures
+    figures = collections.Counter()
+    for stage in total["stages"]:
+        name = PAPERS_NAMES.get(stage["name"], stage["name"])
+        figures[name if name in KNOWN else "other"] += stage["cycles"] / packets
+    cycles = sum(stage["cycles"] for stage in total["stages"])
+    elapsed = max(total["elapsed_cycles"], 1)
+    return dict(figures) | {
+        "total": cycles / packets,
+        "identity": 100 * (cycles - elapsed) / elapsed,
+    }
 
 
 def b9(lab, options):
