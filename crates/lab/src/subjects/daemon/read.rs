@@ -76,7 +76,7 @@ pub(super) fn stages_of_sluice(text: &str) -> Result<Vec<(String, u64, u64)>, Er
         .iter()
         .map(|stage| {
             let number = |name: &str| stage[name].as_u64().ok_or_else(|| wrong(name));
-            let name = stage["stage"]
+            let name = stage["name"]
                 .as_str()
                 .ok_or_else(|| wrong("a stage without a name"))?;
             Ok((name.to_owned(), number("cycles")?, number("packets")?))
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn stages_of_both() {
         let text = r#"{"on":true,"total":{"packets":9,"stages":[
-            {"stage":"rx","cycles":100,"calls":1,"packets":9,"cycles_per_packet":11.1},
-            {"stage":"empty polls","cycles":5,"calls":3,"packets":0,"cycles_per_packet":null}]}}"#;
+            {"name":"rx","cycles":100,"calls":1,"packets":9,"cycles_per_packet":11.1},
+            {"name":"empty polls","cycles":5,"calls":3,"packets":0,"cycles_per_packet":null}]}}"#;
         let stages = stages_of_sluice(text).unwrap();
         assert_eq!(
             stages,
