@@ -1,5 +1,5 @@
-"""`sluice lab`: experiments are listed, run with whatever switches are there, ended and resumed, and
-nothing is left behind. No figure is asserted but that there is one.
+"""`sluice lab`: experiments are listed, run with whatever switches are there, ended and resumed,
+and nothing is left behind. No figure is asserted but that there is one.
 
 Labs have their directories side by side, so tests that look for what is left behind must not run
 beside others: they ask for a huge page, which has them run one by one."""

@@ -54,7 +54,8 @@ def queues_forecast_their_waits(lab):
     time_of = r"[\d.]+(us|ms|s)"
     check(
         re.search(
-            rf"^ *p2 +1 .* {time_of} +({time_of} \({time_of} to {time_of}\)|cannot tell) +{time_of} ",
+            rf"^ *p2 +1 .* {time_of} +({time_of} \({time_of} to {time_of}\)|cannot tell) "
+            rf"+{time_of} ",
             shown,
             re.M,
         ),

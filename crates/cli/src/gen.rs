@@ -107,8 +107,8 @@ pub struct GenOptions {
     /// Do not measure the generator itself first
     #[arg(long)]
     pub no_calibration: bool,
-    /// Test the generator itself: send into a delay line of memory that holds each frame for so many
-    /// microseconds, in place of any port
+    /// Test the generator itself: send into a delay line of memory that holds each frame for so
+    /// many microseconds, in place of any port
     #[arg(long = "loop", value_name = "MICROSECONDS")]
     pub delay: Option<f64>,
     /// Print one JSON object

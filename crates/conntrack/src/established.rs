@@ -1,12 +1,12 @@
 //! What packets of established connections read without the lock of a shard.
 //!
-//! A connection whose packets change little has a line, one cache line with all that is to be known
-//! of it ([`Content`]): UDP once there were packets in both directions, and TCP between the
-//! handshake and the first FIN or RST, unless it is watched by a helper. Packets find it by an index
-//! of hashes. TCP's sequence numbers lie beside the lines; while a line is in use, they are kept up
-//! to date there and nowhere else. The tuple of the replies of a translated connection lies beside
-//! its line, too, which is entered by both hashes; and so do the addresses of IPv6, of which the
-//! line has a digest only. Translated connections over IPv6 have no lines.
+//! A connection whose packets change little has a line, one cache line with all that is to be
+//! known of it ([`Content`]): UDP once there were packets in both directions, and TCP between the
+//! handshake and the first FIN or RST, unless it is watched by a helper. Packets find it by an
+//! index of hashes. TCP's sequence numbers lie beside the lines; while a line is in use, they are
+//! kept up to date there and nowhere else. The tuple of the replies of a translated connection
+//! lies beside its line, too, which is entered by both hashes; and so do the addresses of IPv6,
+//! of which the line has a digest only. Translated connections over IPv6 have no lines.
 //!
 //! The index is lossy. An entry may lack, because a full bucket has given it up, or because the
 //! index has grown: its connection may now belong in another bucket, and the old entry is dead.

@@ -667,7 +667,7 @@ mod tests {
         }
     }
 
-    /// A generator that keeps what it was asked for, and sends 1000 frames of which 100 are refused.
+    /// A generator that keeps what it was asked for, and sends 1000 frames, 100 of them refused.
     #[derive(Default)]
     struct Asked(Rc<RefCell<Vec<Spec>>>);
 

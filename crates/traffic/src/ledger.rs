@@ -205,7 +205,7 @@ impl Ledger {
         self.note_arrival(now);
     }
 
-    /// Notes an arrival of a frame that has no number; `is_first` tells it from one that came again.
+    /// Notes an arrival of a frame without a number; `is_first` tells it from one that came again.
     pub fn arrive_bare(&mut self, length: usize, now: u64, is_first: bool) {
         self.bytes += length as u64;
         match is_first {

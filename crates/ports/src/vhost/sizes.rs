@@ -1,7 +1,7 @@
 //! Packets by size, as Open vSwitch counts those of guests.
 //!
-//! A burst's packets are counted in a register, which has nine bits for each class ([`Tally`]): that
-//! takes some four instructions for each packet, whatever its size, and nothing in memory is
+//! A burst's packets are counted in a register, which has nine bits for each class ([`Tally`]):
+//! that takes some four instructions for each packet, whatever its size, and nothing in memory is
 //! written. Only the sums of a burst are added to the port's counts.
 
 use packet::io::BURST;
