@@ -29,9 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// About how long a switch takes to start and to stop, seconds.
-const START: f64 = 3.0;
+const START: f64 = 1.5;
 /// What a trial takes beside its seconds: settling, and the generator's start.
-const TRIAL: f64 = 1.0;
+const TRIAL: f64 = 0.6;
 /// About how long a round of a program's experiment takes, seconds.
 const PROGRAM: f64 = 40.0;
 /// After so many starts that failed a subject is not started again for the same cells.
@@ -276,11 +276,24 @@ fn versions(
             id: id.to_string(),
             name: subject.name(),
             setup: subject.setup(),
-            missing: version.as_ref().err().map(ToString::to_string),
+            missing: version
+                .as_ref()
+                .err()
+                .map(|error| first_line(&error.to_string())),
             version: version.unwrap_or_default(),
         }
     };
     ids.iter().map(describe).collect()
+}
+
+/// The first line of what a program said, and no more than a sentence of it.
+fn first_line(text: &str) -> String {
+    text.lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(200)
+        .collect()
 }
 
 /// Measures an experiment by trials.
@@ -340,6 +353,7 @@ fn groups<'e>(
                 match fit(
                     &settings,
                     *physical,
+                    experiment.method().offers(),
                     hands.subjects[number].as_ref(),
                     options,
                     &directory,
@@ -388,11 +402,12 @@ fn groups<'e>(
 fn fit(
     settings: &Settings,
     physical: Physical,
+    offers: bool,
     subject: &dyn Subject,
     options: &Options,
     directory: &std::path::Path,
 ) -> Result<Setup, String> {
-    let setup = trial::setup(settings, physical, &options.cores, directory);
+    let setup = trial::setup(settings, physical, offers, &options.cores, directory);
     let setup = setup.map_err(|error| error.to_string())?;
     subject
         .can(&setup.plan)

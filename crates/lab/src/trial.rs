@@ -79,11 +79,12 @@ impl Setup {
     }
 }
 
-/// Makes the plan of a cell. `cores` are those that the run may use, workers' first. Captures are
-/// written into `directory`.
+/// Makes the plan of a cell. `offers`: whether the method offers loads of its choice. `cores` are
+/// those that the run may use, workers' first. Captures are written into `directory`.
 pub fn setup(
     settings: &Settings,
     physical: Physical,
+    offers: bool,
     cores: &[usize],
     directory: &Path,
 ) -> Result<Setup, Error> {
@@ -144,8 +145,9 @@ pub fn setup(
             .through()
             .map(|(one, other)| Guest::Forward(one, other)),
     );
-    // Where nobody offers a load, there is no generator: guests take what comes.
-    if physical == Physical::Memory && !guests[0] {
+    // Where no load is offered, counters tell what came out, and guests take it. (The generator
+    // takes it to tell losses and latency, and where it sends as a guest.)
+    if !offers && !guests[0] {
         let taken = sinks.iter().filter(|sink| guests[**sink]);
         behind.extend(taken.map(|sink| Guest::Sink(*sink as u16 + 1)));
     }
@@ -234,35 +236,59 @@ impl Live<'_> {
         Ok((counters, before + before.elapsed() / 2))
     }
 
-    /// Ports of the generator's by port of the switch, and their namespace.
-    fn ends(&self) -> Result<(Vec<Option<Port>>, Option<String>), String> {
-        let mut namespace = None;
-        let mut ports = Vec::new();
-        for end in self.running.ends() {
-            let (port, place) = match end {
-                End::Itself => (None, None),
-                End::Socket { path, server } => {
-                    let path = path.display().to_string();
-                    (Some(Port::VirtioUser { path, server }), None)
-                }
-                End::Interface { namespace, name } => {
-                    (Some(Port::Interface(name)), Some(namespace))
-                }
-                End::Tap { namespace, name } => {
-                    let number = ports.len();
-                    let device = format!("net_tap{number},iface={name}");
-                    (Some(Port::Dpdk(device)), Some(namespace))
-                }
-            };
-            if let Some(place) = place {
-                if namespace.as_ref().is_some_and(|other| *other != place) {
-                    return Err("the generator cannot be in two namespaces".into());
-                }
-                namespace = Some(place);
+    /// The generator's port at a port of the switch, and its namespace; none where the port feeds
+    /// itself.
+    fn end(&self, index: usize) -> Option<(Port, Option<String>)> {
+        match self.running.ends().into_iter().nth(index)? {
+            End::Itself => None,
+            End::Socket { path, server } => {
+                let path = path.display().to_string();
+                Some((Port::VirtioUser { path, server }, None))
             }
-            ports.push(port);
+            End::Interface { namespace, name } => Some((Port::Interface(name), Some(namespace))),
+            End::Tap { namespace, name } => {
+                let device = format!("net_tap{index},iface={name}");
+                Some((Port::Dpdk(device), Some(namespace)))
+            }
         }
-        Ok((ports, namespace))
+    }
+
+    /// Where the generator sends and receives, and in which namespace. What it cannot reach from
+    /// there is left out if `may_miss`: the kernel drops those frames, and counters tell.
+    #[allow(clippy::type_complexity, reason = "used once")]
+    fn ends(
+        &self,
+        may_miss: bool,
+    ) -> Result<(Vec<(usize, Port)>, Vec<Port>, Option<String>), String> {
+        let mut namespace = None;
+        let (mut sources, mut sinks) = (Vec::new(), Vec::new());
+        for index in &self.setup.sources {
+            let Some((port, place)) = self.end(*index) else {
+                continue;
+            };
+            if !sources.is_empty() && place != namespace {
+                return Err("the generator cannot send from two namespaces".into());
+            }
+            namespace = place;
+            sources.push((*index, port));
+        }
+        for index in &self.setup.sinks {
+            if self.setup.guests.contains(&Guest::Sink(*index as u16 + 1)) {
+                continue;
+            }
+            let Some((port, place)) = self.end(*index) else {
+                continue;
+            };
+            if sources.is_empty() && sinks.is_empty() {
+                namespace = place.clone();
+            }
+            if place == namespace {
+                sinks.push(port);
+            } else if !may_miss {
+                return Err("the generator cannot be in two namespaces".into());
+            }
+        }
+        Ok((sources, sinks, namespace))
     }
 
     fn stream(&self, port: Port, source: usize, rate: Rate) -> Stream {
@@ -309,26 +335,10 @@ impl Live<'_> {
 
     /// Sends at this rate from every source, and counts.
     fn send(&mut self, rate: &Rate, seconds: f64, warm_up: f64) -> Result<Outcome, String> {
-        let (ports, namespace) = self.ends()?;
-        let streams: Vec<Stream> = self
-            .setup
-            .sources
-            .iter()
-            .filter_map(|source| {
-                let port = ports.get(*source).cloned().flatten()?;
-                Some(self.stream(port, *source, rate.clone()))
-            })
-            .collect();
-        let is_taken = |sink: &&usize| {
-            let guest = Guest::Sink(**sink as u16 + 1);
-            self.setup.guests.contains(&guest)
-        };
-        let sinks: Vec<Port> = self
-            .setup
-            .sinks
-            .iter()
-            .filter(|sink| !is_taken(sink))
-            .filter_map(|sink| ports.get(*sink).cloned().flatten())
+        let (sources, sinks, namespace) = self.ends(*rate == Rate::Most)?;
+        let streams: Vec<Stream> = sources
+            .into_iter()
+            .map(|(index, port)| self.stream(port, index, rate.clone()))
             .collect();
         let (fed, drained) = (streams.is_empty(), !sinks.is_empty());
         if fed && *rate != Rate::Most {
@@ -492,7 +502,8 @@ mod tests {
 
     fn built(settings: &Settings, physical: Physical) -> Result<Setup, String> {
         let directory = tempfile::tempdir().unwrap();
-        setup(settings, physical, &[1, 0], directory.path()).map_err(|error| error.to_string())
+        setup(settings, physical, false, &[1, 0], directory.path())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -516,10 +527,10 @@ mod tests {
             at(Way::PhysicalVirtual, Physical::Memory),
             (2, from.clone(), to.clone(), vec![Guest::Sink(2)])
         );
-        // The generator takes what it offers.
+        // Guests take what nobody measures by frames.
         assert_eq!(
             at(Way::PhysicalVirtual, Physical::Veth),
-            (2, from.clone(), to, vec![])
+            (2, from.clone(), to, vec![Guest::Sink(2)])
         );
         assert_eq!(
             at(Way::PhysicalVirtualPhysical, Physical::Memory),
@@ -667,7 +678,8 @@ mod tests {
         }
     }
 
-    /// A generator that keeps what it was asked for, and sends 1000 frames, 100 of them refused.
+    /// A generator that keeps what it was asked for, and sends 1000 frames of which 100 are
+    /// refused.
     #[derive(Default)]
     struct Asked(Rc<RefCell<Vec<Spec>>>);
 
