@@ -42,9 +42,8 @@ pub trait Running {
     /// Threads that forward: their kernel IDs.
     fn workers(&self) -> Vec<u32>;
 
-    /// Cycles of its workers by stage since the last call, where it can tell (the white box):
-    /// name, cycles, packets.
-    fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, Error>;
+    /// Cycles of its workers by stage since the last call, where it can tell (the white box).
+    fn stages(&mut self) -> Result<Option<Vec<Stage>>, Error>;
 
     /// Stops it, with all it made. An error says what could not be removed.
     fn stop(self: Box<Self>) -> Result<(), Error>;
@@ -180,6 +179,9 @@ pub struct Counters {
     /// Frames that it dropped or could not send.
     pub dropped: u64,
 }
+
+/// A stage of a worker's turn: its name, cycles and packets.
+pub type Stage = (String, u64, u64);
 
 /// What went wrong, in words.
 #[derive(Debug, thiserror::Error)]

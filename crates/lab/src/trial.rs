@@ -669,7 +669,7 @@ mod tests {
             Vec::new()
         }
 
-        fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, subject::Error> {
+        fn stages(&mut self) -> Result<Option<Vec<subject::Stage>>, subject::Error> {
             Ok(None)
         }
 

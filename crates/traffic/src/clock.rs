@@ -52,7 +52,7 @@ impl Clock {
         match self.counter {
             Some(Counter { base, scale }) => {
                 let ticks = ticks().wrapping_sub(base);
-                (u128::from(ticks) * u128::from(scale) >> 32) as u64
+                ((u128::from(ticks) * u128::from(scale)) >> 32) as u64
             }
             None => self.start.elapsed().as_nanos() as u64,
         }

@@ -48,7 +48,7 @@ impl Chooser {
                 _ => sequence % self.count,
             },
             Chosen::Random => {
-                (u128::from(number(self.seed, sequence)) * u128::from(self.count) >> 64) as u64
+                ((u128::from(number(self.seed, sequence)) * u128::from(self.count)) >> 64) as u64
             }
             Chosen::Weighed(alias) => alias.choose(number(self.seed, sequence)) as u64,
         }

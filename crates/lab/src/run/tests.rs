@@ -3,7 +3,7 @@
 use super::*;
 use crate::generator::Sending;
 use crate::speed::Reading;
-use crate::subject::{self, Counters, End, Job, Plan, Port};
+use crate::subject::{self, Counters, End, Job, Plan, Port, Stage};
 use std::cell::{Cell as Slot, RefCell};
 use std::rc::Rc;
 use traffic::report::{Arrived, Percentiles, Received, Report, Sent};
@@ -116,7 +116,7 @@ impl Running for On {
         Vec::new()
     }
 
-    fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, subject::Error> {
+    fn stages(&mut self) -> Result<Option<Vec<Stage>>, subject::Error> {
         Ok(None)
     }
 

@@ -7,7 +7,7 @@ mod rules;
 use super::site::{Site, is_pci};
 use super::{check, core_beside, mask, need};
 use crate::place::{Launch, Place, Program, run, run_with, wait_for};
-use crate::subject::{Counters, End, Error, Job, Plan, Port, Running, Subject};
+use crate::subject::{Counters, End, Error, Job, Plan, Port, Running, Stage, Subject};
 use std::path::Path;
 use std::time::Duration;
 
@@ -224,7 +224,7 @@ struct Run {
     /// Of ports, as OpenFlow numbers them.
     names: Vec<String>,
     /// Cycles by stage when they were last asked for.
-    before: Option<Vec<(String, u64, u64)>>,
+    before: Option<Vec<Stage>>,
     daemon: Option<Program>,
     server: Program,
     site: Site,
@@ -519,7 +519,7 @@ impl Running for Run {
 
     /// Sluice's account is off until this is called the first time, which returns nothing. Open
     /// vSwitch tells cycles for packets and for empty turns.
-    fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, Error> {
+    fn stages(&mut self) -> Result<Option<Vec<Stage>>, Error> {
         let now = match self.kind {
             Kind::Sluice => {
                 if self.before.is_none() && self.appctl(&["sluice/stages", "on"]).is_err() {

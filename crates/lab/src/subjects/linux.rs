@@ -4,7 +4,7 @@ use super::site::Site;
 use super::{check, check_job, destinations, need};
 use crate::place::Place;
 use crate::subject::{
-    Counters, End, Error, Job, Plan, Port, ROUTER, Running, Subject, route, station,
+    Counters, End, Error, Job, Plan, Port, ROUTER, Running, Stage, Subject, route, station,
 };
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -367,7 +367,7 @@ impl Running for Run {
         found
     }
 
-    fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, Error> {
+    fn stages(&mut self) -> Result<Option<Vec<Stage>>, Error> {
         Ok(None)
     }
 

@@ -5,7 +5,7 @@ use super::daemon::memory;
 use super::site::{Site, is_pci};
 use super::{check, core_beside, destinations, need};
 use crate::place::{Launch, Place, Program, interrupted, run};
-use crate::subject::{Counters, End, Error, Job, Plan, Port, Running, Subject};
+use crate::subject::{Counters, End, Error, Job, Plan, Port, Running, Stage, Subject};
 use std::io::{Read, Write};
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -218,7 +218,7 @@ impl Running for Run {
             .threads(|name| name.starts_with("lcore-worker") || name.starts_with("rte-worker"))
     }
 
-    fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, Error> {
+    fn stages(&mut self) -> Result<Option<Vec<Stage>>, Error> {
         Ok(None)
     }
 

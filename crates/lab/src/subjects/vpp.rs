@@ -5,7 +5,7 @@ use super::site::{Site, is_pci};
 use super::{check, check_job, core_beside, destinations, find_program, need};
 use crate::place::{Launch, Place, Program, run, wait_for};
 use crate::subject::{
-    Counters, End, Error, Job, Plan, Port, ROUTER, Running, Subject, route, station,
+    Counters, End, Error, Job, Plan, Port, ROUTER, Running, Stage, Subject, route, station,
 };
 use std::fs;
 use std::time::Duration;
@@ -322,7 +322,7 @@ impl Running for Run {
         self.program.threads(|name| name.starts_with("vpp_wk_"))
     }
 
-    fn stages(&mut self) -> Result<Option<Vec<(String, u64, u64)>>, Error> {
+    fn stages(&mut self) -> Result<Option<Vec<Stage>>, Error> {
         Ok(None)
     }
 

@@ -1,6 +1,6 @@
 //! What daemons and their tools print.
 
-use crate::subject::{Counters, Error};
+use crate::subject::{Counters, Error, Stage};
 use serde_json::Value;
 
 /// A version in one line. `ovs-vswitchd (Open vSwitch) 3.1.0` and DPDK's in the next; Sluice names
@@ -66,7 +66,7 @@ pub(super) fn is_trouble(line: &str) -> bool {
 }
 
 /// What `sluice/stages show --json` says of all workers together.
-pub(super) fn stages_of_sluice(text: &str) -> Result<Vec<(String, u64, u64)>, Error> {
+pub(super) fn stages_of_sluice(text: &str) -> Result<Vec<Stage>, Error> {
     let wrong = |what: &str| Error::Failed(format!("sluice/stages: {what} in {text}"));
     let told: Value = serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
     let stages = told["total"]["stages"]
@@ -85,7 +85,7 @@ pub(super) fn stages_of_sluice(text: &str) -> Result<Vec<(String, u64, u64)>, Er
 }
 
 /// What `dpif-netdev/pmd-stats-show` says of all workers together.
-pub(super) fn stages_of_ovs(text: &str) -> Vec<(String, u64, u64)> {
+pub(super) fn stages_of_ovs(text: &str) -> Vec<Stage> {
     let sum = |name: &str| -> u64 {
         text.lines()
             .filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))
@@ -103,10 +103,7 @@ pub(super) fn stages_of_ovs(text: &str) -> Vec<(String, u64, u64)> {
 }
 
 /// What has been added by stage.
-pub(super) fn difference(
-    before: &[(String, u64, u64)],
-    now: &[(String, u64, u64)],
-) -> Vec<(String, u64, u64)> {
+pub(super) fn difference(before: &[(String, u64, u64)], now: &[(String, u64, u64)]) -> Vec<Stage> {
     now.iter()
         .map(|(name, cycles, packets)| {
             let (cycles_before, packets_before) = before

@@ -24,7 +24,7 @@ pub(super) fn of(job: &Job, ports: usize) -> Wanted {
                 .collect()
         }
         Job::Stations(_) => vec!["actions=NORMAL".into()],
-        Job::Routes(count) => (0..*count).map(|number| routed(number)).collect(),
+        Job::Routes(count) => (0..*count).map(routed).collect(),
         Job::Rules { rules, groups } => {
             return Wanted {
                 rules: rules.clone(),
