@@ -34,6 +34,8 @@ mod message;
 mod raw;
 #[path = "../../crates/ports/src/vhost/ring.rs"]
 mod ring;
+#[path = "../../crates/ports/src/vhost/sizes.rs"]
+mod sizes;
 #[path = "../../crates/ports/src/vnet.rs"]
 mod vnet;
 
