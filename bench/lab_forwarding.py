@@ -685,9 +685,9 @@ def b9(lab, options):
 
 def b10(lab, options):
     """How far the same figure spreads: windows of one run, for the report's standard deviation."""
-    windows = by_mode(options, 8, 20, 60)
+    windows = by_mode(options, 5, 20, 60)
     if wanted(options, "testpmd"):
-        for _ in range(min(windows, 4)):
+        for _ in range(min(windows, 2 if options.mode == "quick" else 4)):
             emit("testpmd", {"path": "memory"}, {"rate": limit(lab, capture(lab), options.seconds)})
     for subject, switch in forwarding(lab, options):
         for _ in range(windows):
@@ -709,6 +709,7 @@ def main():
     words.add_argument("--subject", action="append", default=[])
     words.add_argument("--daemon", metavar="COMMAND", help="a sluiced")
     options = words.parse_args()
+    options.seconds = max(options.seconds, 1)
     options.peer = []
 
     def work(lab):

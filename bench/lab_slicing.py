@@ -65,6 +65,11 @@ def own(subject, **more):
     return {"bound_us": BOUND_US, **more} if subject == "sluice-bound" else more
 
 
+def long_enough(options, seconds):
+    """Seconds of a measurement: those asked for, or what it needs at the least."""
+    return max(options.seconds, seconds)
+
+
 def each(lab, options, subjects, classes=1):
     """The subjects asked for, each set up between two hosts; one that fails is said to be missing
     by the experiment's next line."""
@@ -124,7 +129,7 @@ def d1(lab, options):
     """Bursts of 1 to N packets into a slice of 100 Mbit/s: the delay of a packet, of the whole
     burst, and how many leave together."""
     rate = 100 * MEGABIT
-    lengths = by_mode(options, [1, 5, 15, 16, 17, 32], [1, 2, 4, 8, 12, 15, 16, 17, 24, 32, 48, 64],
+    lengths = by_mode(options, [1, 5, 16, 32], [1, 2, 4, 8, 12, 15, 16, 17, 24, 32, 48, 64],
                       list(range(1, 65)))  # fmt: skip
     distance = apart(rate)
     for subject, switch, hosts in each(
@@ -191,11 +196,12 @@ def d2(lab, options):
 def a_connection(hosts, options, algorithm="cubic"):
     """A TCP connection that fills its queue, and a probe beside it in the same queue."""
     hosts.source.run("ip tcp_metrics flush")
+    seconds = long_enough(options, 2)
     sink = hosts.sink()
-    receiver = hosts.receive(1, options.seconds - 0.5, 0)
-    writer = hosts.tcp(algorithm, 1.0, options.seconds)
+    receiver = hosts.receive(1, seconds - 0.5, 0)
+    writer = hosts.tcp(algorithm, 1.0, seconds)
     time.sleep(1.2)
-    sender = hosts.send(options.seconds - 0.3, stream(1000, 100))
+    sender = hosts.send(seconds - 0.3, stream(1000, 100))
     found, got = result(writer), result(receiver)
     result(sender)
     result(sink)
@@ -284,8 +290,8 @@ def d6(lab, options):
         switch.shape(PORT, [queue(rate, **settings)])
         hosts.large_frames(False)
         found, _ = a_connection(hosts, options)
-        for step, window in enumerate(found["windows"]):
-            emit(subject, {"time": round(0.1 * step, 1)}, {"window": window})
+        for step, window in enumerate(found["windows"][::2]):
+            emit(subject, {"time": round(0.2 * step, 1)}, {"window": window})
 
 
 def d7(lab, options):
@@ -315,9 +321,10 @@ def d8(lab, options):
         switch.shape(PORT, [queue(rate, limit=1000)])
         idle = idle_delay(hosts)
         for load in loads:
-            receiver = hosts.receive(1, options.seconds, 0.5)
+            seconds = long_enough(options, 1.5)
+            receiver = hosts.receive(1, seconds, 0.5)
             sender = hosts.send(
-                options.seconds + 0.7, stream(load / 100 * rate / BITS, FRAME, process="poisson")
+                seconds + 0.7, stream(load / 100 * rate / BITS, FRAME, process="poisson")
             )
             got = result(receiver)
             result(sender)
@@ -435,9 +442,10 @@ def d12(lab, options):
         settings = own(subject, **({"burst": BUCKET} if "ovs" in subject else {"limit": 1000}))
         switch.shape(PORT, [queue(rate, **settings)])
         for process, burst in (("cbr", 1), ("burst", 64)):
-            receiver = hosts.receive(1, options.seconds, 0.5)
+            seconds = long_enough(options, 1.5)
+            receiver = hosts.receive(1, seconds, 0.5)
             sender = hosts.send(
-                options.seconds + 0.7,
+                seconds + 0.7,
                 stream(1.3 * rate / BITS, FRAME, process=process, burst=burst),
             )
             got = result(receiver)
@@ -488,6 +496,7 @@ def main():
     words.add_argument("--subject", action="append", default=[])
     words.add_argument("--daemon", metavar="COMMAND", help="a sluiced")
     options = words.parse_args()
+    options.seconds = long_enough(options, 1)
     options.peer = []
 
     def work(lab):

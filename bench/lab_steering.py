@@ -262,6 +262,7 @@ def main():
     words.add_argument("--sluice", help="the command (default: sluice beside sluiced)")
     words.add_argument("--daemon", metavar="COMMAND", help="a sluiced; `sluice` is beside it")
     options = words.parse_args()
+    options.seconds = max(options.seconds, 1)
     daemon = options.daemon or switchd()
     options.sluice = [options.sluice or os.path.join(os.path.dirname(daemon), "sluice")]
 

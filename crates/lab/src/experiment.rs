@@ -219,6 +219,8 @@ impl Experiment {
     /// Windows of measurement of each cell.
     pub fn rounds(&self, mode: Mode) -> u32 {
         match mode {
+            // A program starts its switches anew for every round, which takes most of a quick one.
+            Mode::Quick if self.method().is_outside() => self.rounds.unwrap_or(2).min(2),
             Mode::Quick => self.rounds.unwrap_or(3).min(3),
             Mode::Normal => self.rounds.unwrap_or(5),
             Mode::Full => self.rounds.unwrap_or(9).max(9),

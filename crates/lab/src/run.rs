@@ -33,7 +33,7 @@ const START: f64 = 1.5;
 /// What a trial takes beside its seconds: settling, and the generator's start.
 const TRIAL: f64 = 0.6;
 /// About how long a round of a program's experiment takes, seconds.
-const PROGRAM: f64 = 40.0;
+const PROGRAM: f64 = 18.0;
 /// After so many starts that failed a subject is not started again for the same cells.
 const FAILURES: u32 = 2;
 /// Longest time of a program, for each round.
