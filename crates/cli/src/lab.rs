@@ -329,9 +329,15 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
     outln!("{}", options.output.display());
     place.remove()?;
     if results.made.interrupted {
+        // The same words, with the directory that was made for it, and once asked to go on.
+        let mut again: Vec<String> = words;
+        again.retain(|word| word != "--resume");
+        if !again.iter().any(|word| word.starts_with("--output")) {
+            again.push(format!("--output {}", options.output.display()));
+        }
         bail!(
             "the run was ended; sluice {} --resume goes on with it",
-            words.join(" ")
+            again.join(" ")
         );
     }
     Ok(())

@@ -220,12 +220,18 @@ pub(crate) fn common_wide<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Op
 
 /// Reads what [`common`] has found sound.
 fn packet_of<F: Frame>(short: Short, frame: &F, layers: &Layers) -> Option<Packet> {
-    let kind = match short.protocol() {
+    packet_with(short.key(), frame, layers)
+}
+
+/// The same of what [`common_wide`] has found sound.
+#[inline]
+fn packet_with<F: Frame>(key: Key, frame: &F, layers: &Layers) -> Option<Packet> {
+    let kind = match key.protocol {
         TCP => Kind::Tcp(segment(frame, layers)?),
         _ => Kind::Other,
     };
     Some(Packet {
-        key: short.key(),
+        key,
         kind,
         related: false,
     })
@@ -258,8 +264,10 @@ pub(crate) fn segment<F: Frame>(frame: &F, layers: &Layers) -> Option<Segment> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Read {
     Nothing,
-    /// [`common`] has said this.
+    /// [`common`] has said this, and [`common_wide`] nothing.
     Common(Option<Short>),
+    /// [`common_wide`] has said this.
+    Wide(Key),
 }
 
 /// Reads a frame.
@@ -269,11 +277,14 @@ pub(crate) fn extract<F: Frame>(
     zone: u16,
     read: Read,
 ) -> Result<Packet, Counter> {
-    let short = match read {
-        Read::Common(short) => short,
-        Read::Nothing => common(frame, layers, zone),
+    let packet = match read {
+        Read::Common(short) => short.and_then(|short| packet_of(short, frame, layers)),
+        Read::Nothing => {
+            common(frame, layers, zone).and_then(|short| packet_of(short, frame, layers))
+        }
+        Read::Wide(key) => packet_with(key, frame, layers),
     };
-    match short.and_then(|short| packet_of(short, frame, layers)) {
+    match packet {
         Some(packet) => Ok(packet),
         None => extract_any(frame, layers, zone),
     }

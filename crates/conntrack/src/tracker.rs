@@ -223,9 +223,12 @@ impl Tracker {
                 return settled.tracked();
             }
             if short.is_none()
-                && let Some(tracked) = self.read_wide(frame, layers, request.zone, asking)
+                && let Some(key) = extract::common_wide(frame, layers, request.zone)
             {
-                return tracked;
+                if let Some(tracked) = self.read_wide(frame, layers, &key, asking) {
+                    return tracked;
+                }
+                read = Read::Wide(key);
             }
         }
         self.answer(frame, layers, read, earlier, request, now_ms)
@@ -260,24 +263,23 @@ impl Tracker {
         self.established.follow(line, short, None, segment, asking)
     }
 
-    /// [`Tracker::read`] for a packet of IPv6.
+    /// [`Tracker::read`] for a packet of IPv6 with this key.
     #[inline(never)]
     fn read_wide<F: Frame>(
         &self,
         frame: &F,
         layers: &Layers,
-        zone: u16,
+        key: &Key,
         asking: Asking,
     ) -> Option<Tracked> {
-        let key = extract::common_wide(frame, layers, zone)?;
-        let (tuple, hash) = (Short::digest(&key)?, self.secret.hash(&key));
+        let (tuple, hash) = (Short::digest(key)?, self.secret.hash(key));
         let line = self.established.find(hash, tuple.is_tcp());
         if line == NO_LINE {
             return None;
         }
         let (addresses, segment) = (Some(key.addresses), || extract::segment(frame, layers));
         let settled = (self.established).follow(line, tuple, addresses, segment, asking)?;
-        Some(settled.tracked_by(&key))
+        Some(settled.tracked_by(key))
     }
 
     /// Answers for a packet.
@@ -361,20 +363,25 @@ impl Tracker {
                 answer(coming.number, Told::Settled(&settled));
                 continue;
             }
+            let mut wide = None;
             if short == Short::NONE
                 && may_read(request, coming.earlier, coming.zone)
-                && let Some(tracked) = self.read_wide(frame, layers, coming.zone, asking)
+                && let Some(key) = extract::common_wide(frame, layers, coming.zone)
             {
-                answer(coming.number, Told::Other(&tracked));
-                continue;
+                if let Some(tracked) = self.read_wide(frame, layers, &key, asking) {
+                    answer(coming.number, Told::Other(&tracked));
+                    continue;
+                }
+                wide = Some(key);
             }
             let request = Request {
                 zone: coming.zone,
                 ..*request
             };
-            let read = match at < BURST {
-                true => Read::Common((short != Short::NONE).then_some(short)),
-                false => Read::Nothing,
+            let read = match (wide, at < BURST) {
+                (Some(key), _) => Read::Wide(key),
+                (None, true) => Read::Common((short != Short::NONE).then_some(short)),
+                (None, false) => Read::Nothing,
             };
             let tracked = self.answer(frame, layers, read, coming.earlier, &request, now_ms);
             answer(coming.number, Told::Other(&tracked));

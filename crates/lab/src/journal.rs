@@ -28,6 +28,11 @@ pub enum Entry {
         /// What it said.
         line: Line,
     },
+    /// An experiment whose program begins, from its first cell: what it printed before is void.
+    Begun {
+        /// The experiment.
+        experiment: String,
+    },
     /// An experiment whose program has ended.
     Done {
         /// The experiment.

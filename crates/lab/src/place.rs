@@ -201,7 +201,11 @@ fn clean_in(home: &Path) -> Result<Cleaned, Error> {
         match lock {
             Ok(lock) if try_lock(&lock) => {
                 let prefix = format!("{name}-");
-                take_away(&Place { directory, prefix }, &mut cleaned);
+                // One that cannot be cleaned keeps nobody from cleaning the others.
+                let mut own = Cleaned::default();
+                take_away(&Place { directory, prefix }, &mut own);
+                cleaned.removed.append(&mut own.removed);
+                cleaned.failed.append(&mut own.failed);
             }
             Ok(_) => cleaned.living.push(name),
             Err(error) => cleaned.failed.push(failed(&directory, &error).to_string()),

@@ -67,9 +67,15 @@ pub fn find(program: &str) -> Result<PathBuf, String> {
         })
 }
 
-/// Runs a program, and gives `on_line` each line as it comes. Ends it, with the processes that it
-/// has started, when its limit is over or `stop` is set; it removes what it made, and is killed
-/// only if it has not done so within 30 s. `log` gets what it prints on its error output.
+/// Most lines that are taken of a program.
+const LINES_MAX: usize = 1_000_000;
+/// How long a program that is to end may take to remove what it made.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Runs a program, and gives `on_line` each line as it comes. Ends it when its limit is over, when
+/// it has printed more than a million lines, or when `stop` is set; it removes what it made, and is
+/// killed only if it has not done so within 15 s. What it leaves of its process group is killed in
+/// any case. `log` gets what it prints on its error output.
 pub fn run(
     path: &Path,
     request: &Request<'_>,
@@ -127,9 +133,15 @@ pub fn run(
         }
     });
     let (began, mut asked, mut problem) = (Instant::now(), None::<Instant>, None);
+    let mut count = 0;
     let status = loop {
         match lines.recv_timeout(Duration::from_millis(100)) {
-            Ok(Ok(line)) => on_line(line),
+            Ok(Ok(line)) => {
+                count += 1;
+                if count <= LINES_MAX {
+                    on_line(line);
+                }
+            }
             Ok(Err(text)) => problem = problem.or(Some(text)),
             Err(_) => {}
         }
@@ -137,7 +149,11 @@ pub fn run(
             break status;
         }
         let over = began.elapsed() > request.limit;
-        if asked.is_none() && (over || stop.load(Ordering::Relaxed)) {
+        let flooded = count > LINES_MAX;
+        if flooded {
+            problem = problem.or(Some(format!("printed more than {LINES_MAX} lines")));
+        }
+        if asked.is_none() && (over || flooded || stop.load(Ordering::Relaxed)) {
             if over {
                 let limit = request.limit.as_secs();
                 problem = problem.or(Some(format!("was not done within {limit} s")));
@@ -146,14 +162,20 @@ pub fn run(
             // SAFETY: a signal to a child that has not been waited for; no memory is involved.
             unsafe { libc::kill(pid, libc::SIGTERM) };
         }
-        if asked.is_some_and(|at| at.elapsed() > Duration::from_secs(30)) {
+        if asked.is_some_and(|at| at.elapsed() > GRACE) {
             // SAFETY: as above; the group is the child's own.
             unsafe { libc::kill(-pid, libc::SIGKILL) };
         }
     };
-    // What it had printed before it ended. A grandchild that holds the pipe is not waited for.
+    // SAFETY: a signal to the group that the child was the first of; no memory is involved. Its
+    // number is nobody else's while one of the group lives, and has just been free where none does.
+    unsafe { libc::kill(-pid, libc::SIGKILL) };
+    // What it had printed before it ended. Who has left the group and holds the pipe is not waited
+    // for.
     let end = Instant::now() + Duration::from_secs(2);
-    while let Ok(line) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+    while Instant::now() < end
+        && let Ok(line) = lines.recv_timeout(end.saturating_duration_since(Instant::now()))
+    {
         match line {
             Ok(line) => on_line(line),
             Err(text) => problem = problem.or(Some(text)),
@@ -230,6 +252,12 @@ mod tests {
         assert!(text.contains("exit status: 3"), "{text}");
         let text = failure("sleep 100", Duration::from_millis(200));
         assert!(text.contains("was not done within"), "{text}");
+        // Also behind one that has ended and left something that prints on and on.
+        let text = failure(
+            "(while :; do echo '{\"subject\":\"a\"}'; done) & exit 3",
+            long,
+        );
+        assert!(text.contains("exit status: 3"), "{text}");
     }
 
     #[test]

@@ -136,6 +136,11 @@ pub fn run(
             Entry::Run(header) => started = header.began,
             Entry::Window(window) => known.windows.push(*window),
             Entry::Line { experiment, line } => known.lines.push((experiment, line)),
+            Entry::Begun { experiment } => known.lines.retain(|(of, _)| *of != experiment),
+            // One that failed is tried again.
+            Entry::Done {
+                failed: Some(_), ..
+            } => {}
             Entry::Done {
                 experiment,
                 seconds,
@@ -665,6 +670,9 @@ fn outside(
         experiment.title
     ));
     let begun = Instant::now();
+    journal.write(&Entry::Begun {
+        experiment: experiment.id.clone(),
+    })?;
     let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
     let (mut found, mut problem) = (Vec::new(), None);
     let mut accept = |line: Line| {

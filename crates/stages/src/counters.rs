@@ -164,18 +164,17 @@ impl Counters {
     }
 
     /// Returns what has been counted; None where nothing has been since the account was last put on
-    /// or cleared.
+    /// or cleared, and where the writer has been interrupted in the middle.
     pub fn read(&self, switch: &Switch) -> Option<Report> {
         // A writer takes less than a microsecond, once a turn.
         const TRIES: u32 = 1000;
-        let mut report = Report::default();
         for _ in 0..TRIES {
             let before = self.version.load(Ordering::Acquire);
             let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
             if get(&self.count) != Switch::count_of(switch.word()) || before == 0 {
                 return None;
             }
-            report = Report {
+            let report = Report {
                 tallies: std::array::from_fn(|stage| {
                     let [cycles, calls, packets] = &self.tallies[stage];
                     Tally {
@@ -189,11 +188,11 @@ impl Counters {
             };
             fence(Ordering::Acquire);
             if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
-                break;
+                return Some(report);
             }
             std::hint::spin_loop();
         }
-        Some(report)
+        None
     }
 }
 

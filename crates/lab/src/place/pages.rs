@@ -41,7 +41,10 @@ impl Place {
                  even after it was asked to make room; it found {got}"
             )));
         }
-        fs::write(&pages.path, Record::Got(count).text())
+        // In one step: a record that is cut short would say that nothing was added.
+        let beside = pages.path.with_file_name(".pages.new");
+        fs::write(&beside, Record::Got(count).text())
+            .and_then(|()| fs::rename(&beside, &pages.path))
             .map_err(|error| failed(&pages.path, &error))?;
         Ok(pages)
     }
