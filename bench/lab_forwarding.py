@@ -406,9 +406,11 @@ def b3(lab, options):
                 words = [str(WORKER_CORE), str(1 - part / 100), str(options.seconds + 1)]
                 spinner = subprocess.Popen([program, *words])
                 time.sleep(0.4)
-            emit(subject, {"part": part}, {"rate": rate(options.seconds)})
+            measured = rate(options.seconds)
             if spinner and spinner.wait(30):
                 emit(subject, {"part": part}, missing="no real-time process may run here")
+            else:
+                emit(subject, {"part": part}, {"rate": measured})
 
     for subject, path in kernel_paths(lab, options):
         measure(subject, lambda seconds, path=path: path.rate(seconds) / 1e6)

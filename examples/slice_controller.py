@@ -106,7 +106,8 @@ def number(value, units, what, example):
     found = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         found = float(value) if "" in units and abs(value) < 1e15 else None
-    elif isinstance(value, str):
+    # What tasks say is kept in the database: no endless spaces or zeros.
+    elif isinstance(value, str) and len(value) <= 32:
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?) *([A-Za-z/%]*)", value.strip())
         if match and match[2] in units:
             found = float(match[1]) * units[match[2]]
@@ -196,6 +197,14 @@ class Network:
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise Bad(f"listen: {text['listen']} is not ADDRESS:PORT")
         self.listen = host.strip("[]"), int(port)
+        # Who may ask is not asked for a name: only this machine may.
+        try:
+            if not ipaddress.ip_address(self.listen[0]).is_loopback:
+                raise Bad(
+                    f"listen: {self.listen[0]} is no address of this machine's own (127.0.0.1)"
+                )
+        except ValueError:
+            raise Bad(f"listen: {self.listen[0]} is not an IP address") from None
         self.switches, self.ports, self.hosts, self.control = {}, {}, {}, None
         for name, entry in self.section(text, "switches", dict).items():
             what = f"switches: {name}"
@@ -643,9 +652,11 @@ class Task:
                 if hops not in network.paths(source, target):
                     return None
                 flows.append(Flow(direction, source, target, hops, reserved, promised))
-            slot, cookie, until = (spec[key] for key in ("slot", "cookie", "until"))
+            slot = whole(spec["slot"], "slot", 0, 1 << 16)
+            cookie = whole(spec["cookie"], "cookie", 0, (1 << 32) - 1)
+            until = spec["until"] if spec["until"] is None else float(spec["until"])
             return Task(name, slot, cookie, request, flows, until, spec["message"])
-        except (Bad, ValueError, TypeError, KeyError):
+        except (Bad, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     def queue(self, flow):
@@ -711,6 +722,8 @@ class Outbox:
 
     def send(self, messages, bulk=False):
         """Sends messages and waits until the switch has carried them out."""
+        if self.closed:
+            raise Unavailable(f"datapath {self.datapath.id}: the connection has ended")
         queue = self.bulk if bulk else self.commands
         most = self.most if bulk else len(messages) or 1
         parts = [Part(messages[at : at + most]) for at in range(0, len(messages), most)]
@@ -790,7 +803,8 @@ class SliceController(app_manager.OSKenApp):
         """Begins to listen, and to look after tasks."""
         thread = super().start()
         try:
-            listener = eventlet.listen(self.network.listen)
+            family = socket.AF_INET6 if ":" in self.network.listen[0] else socket.AF_INET
+            listener = eventlet.listen(self.network.listen, family=family)
         except OSError as error:
             host, port = self.network.listen
             raise SystemExit(f"slice_controller: listen: {host}:{port}: {error}") from None
@@ -1121,7 +1135,7 @@ class SliceController(app_manager.OSKenApp):
                 self.write_rows(switch)
             for switch in dict.fromkeys(switches):
                 self.outbox(switch).send(self.rules_of(task, switch))
-        except (Unavailable, Bad):
+        except BaseException:  # whatever it is, no part of the task stays
             self.remove(task)
             raise
 
@@ -1161,7 +1175,7 @@ class SliceController(app_manager.OSKenApp):
                 with self.lock:
                     self.take_over()
                     self.ready = True
-            except Unavailable as error:
+            except Exception as error:  # whatever it is, it is tried again until this is to end
                 self.complain("at start", error)
                 hub.sleep(0.5)
         while not self.ending:
@@ -1171,16 +1185,20 @@ class SliceController(app_manager.OSKenApp):
             except Exception:  # whatever it is, the other tasks go on
                 self.logger.exception("unexpected")
             hub.sleep(0.2)
-        with self.lock:
-            for task in list(self.tasks.values()):
-                self.remove(task)
-            for switch in self.network.switches:
-                if switch in self.outboxes:
-                    self.attempt(self.end_rules, switch)
-                self.attempt(self.write_rows, switch)
-        self.logger.info("all is freed")
-        # os-ken's main program waits for applications that do not end by themselves.
-        os._exit(0)
+        try:
+            with self.lock:
+                for task in list(self.tasks.values()):
+                    self.remove(task)
+                for switch in self.network.switches:
+                    if switch in self.outboxes:
+                        self.attempt(self.end_rules, switch)
+                    self.attempt(self.write_rows, switch)
+            self.logger.info("all is freed")
+        except Exception:  # it ends in any case; the next controller frees the rest
+            self.logger.exception("at the end")
+        finally:
+            # os-ken's main program waits for applications that do not end by themselves.
+            os._exit(0)
 
     def tidy(self):
         """Ends tasks whose time is over, and tries again what has failed."""
@@ -1238,7 +1256,9 @@ class SliceController(app_manager.OSKenApp):
             self.logger.warning("datapath %s is in no network file", datapath.id)
             return
         if name in self.outboxes:
+            # Whoever of both is the switch comes back; the other is not believed meanwhile.
             self.outboxes[name].close()
+            self.outboxes[name].datapath.close()
         self.outboxes[name] = Outbox(datapath, self.network.group)
 
     @set_ev_cls(ofp_event.EventOFPStateChange, DEAD_DISPATCHER)

@@ -583,6 +583,7 @@ def requests_that_cannot_be_read(lab):
         ({"rate": "-4M"}, 'rate: "-4M" is not a rate'),
         ({"rate": "4 Mbps"}, 'rate: "4 Mbps" is not a rate'),
         ({"rate": True}, "rate: true is not a rate"),
+        ({"rate": "0" * 60_000 + "4M"}, "is not a rate"),
         ({"rate": 10**400}, "rate: 1000000"),
         ({"rate": 7}, "is not from 8 kbit/s to 400 Gbit/s"),
         ({"latency": 5}, "latency: 5 is not a time above 0 with its unit"),
@@ -643,6 +644,8 @@ def requests_that_cannot_be_read(lab):
         ),
         ({"controller": {**way, "latency": "1ms"}}, "controller: needs 1000 us to or from s1"),
         ({"controller": way, "sluice": "/nowhere"}, "/nowhere: "),
+        ({"listen": "0.0.0.0:8181"}, "listen: 0.0.0.0 is no address of this machine's own"),
+        ({"listen": "localhost:8181"}, "listen: localhost is not an IP address"),
     ):
         with open(path, "w", encoding="utf-8") as file:
             json.dump({**good, **changes}, file)
