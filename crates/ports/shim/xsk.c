@@ -12,12 +12,16 @@
  * fill ring, and those received or sent but not yet taken out. The rings are read just before the
  * socket is deleted, when no worker uses them any more, and the buffers given back once the UMEM is
  * gone, after which the kernel writes to none of them. A few can be in the kernel's own hands at
- * that time, and are lost. */
+ * that time, and are lost. That holds where the kernel copies: a network card that writes into the
+ * UMEM itself does so until the kernel has told it otherwise, some time later, so what such a socket
+ * had is lost as before. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/if_xdp.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include <rte_mbuf.h>
@@ -55,6 +59,8 @@ struct area {
     struct area *next;
     struct xsk_umem *umem;
     uint32_t sockets;
+    /* Whether a card writes into it itself, or that cannot be told. */
+    int is_direct;
     /* Where it is. */
     char *place;
     uint64_t size;
@@ -124,10 +130,22 @@ int xsk_umem__create(struct xsk_umem **umem, void *place, uint64_t size, struct 
     return 0;
 }
 
+/* Whether a card writes into a socket's memory itself; yes where the kernel does not say. */
+static int is_direct(struct xsk_socket *socket)
+{
+    int (*descriptor)(const struct xsk_socket *) = real("xsk_socket__fd");
+    struct xdp_options options = { 0 };
+    socklen_t size = sizeof(options);
+    return descriptor == NULL
+        || getsockopt(descriptor(socket), SOL_XDP, XDP_OPTIONS, &options, &size) != 0
+        || (options.flags & XDP_OPTIONS_ZEROCOPY) != 0;
+}
+
 /* Notes a socket of a UMEM. Without memory for that it is as if this file were not there. */
 static void note(struct xsk_socket *socket, struct xsk_umem *umem, const struct ring *received,
     const struct ring *sending)
 {
+    int direct = is_direct(socket);
     struct link *link = malloc(sizeof(*link));
     if (link == NULL)
         return;
@@ -137,6 +155,7 @@ static void note(struct xsk_socket *socket, struct xsk_umem *umem, const struct 
         free(link);
     } else {
         area->sockets++;
+        area->is_direct |= direct;
         *link = (struct link) { .next = links, .socket = socket, .area = area,
             .received = received == NULL ? (struct ring) { 0 } : *received,
             .sending = sending == NULL ? (struct ring) { 0 } : *sending };
@@ -244,7 +263,7 @@ static uint32_t give_back(struct area *area)
     uint32_t count = 0;
     rte_mempool_walk(look_at, &search);
     struct rte_mempool *pool = search.found;
-    if (pool == NULL || area->count == 0)
+    if (pool == NULL || area->count == 0 || area->is_direct)
         return 0;
     qsort(area->left, area->count, sizeof(*area->left), compare);
     for (size_t at = 0; at < area->count; at++) {
