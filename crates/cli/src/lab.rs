@@ -159,6 +159,7 @@ fn planned(mode: Mode) -> Options {
         rounds: None,
         seconds: None,
         cores: vec![0],
+        daemon: None,
         command: String::new(),
         version: String::new(),
     }
@@ -280,6 +281,7 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
             true => allowed.iter().rev().copied().collect(),
             false => asked.cores.clone(),
         },
+        daemon: asked.sluiced.clone(),
         command: format!("sluice {}", words.join(" ")),
         version: env!("CARGO_PKG_VERSION").into(),
     };

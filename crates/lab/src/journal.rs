@@ -61,6 +61,9 @@ pub struct Header {
     pub seconds: Option<f64>,
     /// Cores.
     pub cores: Vec<usize>,
+    /// Sluice's daemon, where other than that beside the command.
+    #[serde(default)]
+    pub daemon: Option<PathBuf>,
 }
 
 /// A window of a cell.
@@ -87,6 +90,10 @@ pub struct Window {
     /// The machine's speed, additions per nanosecond.
     pub speed: f64,
 }
+
+/// How often a journal that another run seems to write is tried again, and how long after.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// A journal that is written.
 pub struct Journal {
@@ -126,7 +133,17 @@ impl Journal {
             .truncate(false)
             .open(&path)
             .map_err(problem)?;
-        match file.try_lock() {
+        // A process that is just being started has all files for a moment, and so the lock of one
+        // that was closed meanwhile.
+        let mut locked = file.try_lock();
+        for _ in 0..LOCK_TRIES {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(LOCK_PAUSE);
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Run(format!(
@@ -227,6 +244,13 @@ fn differs(before: &Header, now: &Header) -> Option<String> {
             words("seconds", seconds(before), seconds(now))
         })
         .or_else(|| {
+            let daemon = |h: &Header| match &h.daemon {
+                Some(daemon) => daemon.display().to_string(),
+                None => "beside the command".into(),
+            };
+            words("the daemon", daemon(before), daemon(now))
+        })
+        .or_else(|| {
             words(
                 "cores",
                 format!("{:?}", before.cores),
@@ -248,6 +272,7 @@ mod tests {
             rounds: None,
             seconds: None,
             cores: vec![1, 0],
+            daemon: None,
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Request<'a> {
     pub mode: &'a str,
     /// Only these subjects; all if empty.
     pub subjects: &'a [String],
+    /// Sluice's daemon; absent: that beside the command.
+    pub daemon: Option<&'a Path>,
     /// Rounds.
     pub rounds: u32,
     /// Seconds of a measurement.
@@ -98,8 +100,9 @@ pub fn run(
     for subject in request.subjects {
         command.args(["--subject", subject]);
     }
-    if let Ok(own) = std::env::current_exe() {
-        command.arg("--daemon").arg(own.with_file_name("sluiced"));
+    let own = || Some(std::env::current_exe().ok()?.with_file_name("sluiced"));
+    if let Some(daemon) = request.daemon.map(Path::to_owned).or_else(own) {
+        command.arg("--daemon").arg(daemon);
     }
     // A group of its own: what is typed at the terminal reaches the lab alone, which then ends it.
     command
@@ -213,6 +216,7 @@ mod tests {
             experiment: "D1",
             mode: "quick",
             subjects: &[],
+            daemon: None,
             rounds: 2,
             seconds: 0.5,
             limit,

@@ -56,6 +56,8 @@ pub struct Options {
     pub seconds: Option<f64>,
     /// Cores that the run may use, workers' first.
     pub cores: Vec<usize>,
+    /// Sluice's daemon, for programs; absent: beside the command.
+    pub daemon: Option<PathBuf>,
     /// The command line, for the report.
     pub command: String,
     /// The version, for the report.
@@ -127,6 +129,7 @@ pub fn run(
         rounds: options.rounds,
         seconds: options.seconds,
         cores: options.cores.clone(),
+        daemon: options.daemon.clone(),
     };
     let (mut journal, entries) = Journal::open(&options.output, header, options.resume)?;
     let mut known = Known::default();
@@ -758,6 +761,7 @@ fn run_program(
         } else {
             &measured
         },
+        daemon: options.daemon.as_deref(),
         rounds,
         seconds: options.seconds.unwrap_or(experiment.seconds(options.mode)),
         limit: PROGRAM_LIMIT * rounds,

@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn kinds_of_ports_have_names_that_come_back() {
         let all = devices_to_text(&Device::ALL);
-        assert_eq!(all, "dpdk,veth,vhost");
+        assert_eq!(all, "dpdk,veth,tap,afxdp,vhost");
         assert_eq!(devices_of_text(&all), Some(Device::ALL.to_vec()));
         for wrong in ["", "dpdk,", "x", "veth vhost"] {
             assert_eq!(devices_of_text(wrong), None, "{wrong}");

@@ -235,6 +235,7 @@ impl Bench {
             rounds: Some(3),
             seconds: Some(0.02),
             cores: vec![1, 0],
+            daemon: None,
             command: "sluice lab run own".into(),
             version: "test".into(),
         }
