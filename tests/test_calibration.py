@@ -218,7 +218,7 @@ def without_root_no_pair_is_made_on_the_machine(lab):
     words = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
     words += [program, "--calibrate-ports", capture, "ordinary", "0", "3", "veth"]
     done = run(words, ok=False)
-    check(done.returncode == 1 and "needs root" in done.stderr, done.stderr)
+    check(done.returncode == 1 and "need root" in done.stderr, done.stderr)
     for words in (
         ["x"],
         [capture, "ordinary", "0", "3", "tap"],
