@@ -221,7 +221,7 @@ def without_root_no_pair_is_made_on_the_machine(lab):
     check(done.returncode == 1 and "need root" in done.stderr, done.stderr)
     for words in (
         ["x"],
-        [capture, "ordinary", "0", "3", "tap"],
+        [capture, "ordinary", "0", "3", "gre"],
         [capture, "ordinary", "x", "3", "dpdk"],
     ):
         done = run([program, "--calibrate-ports", *words], ok=False, seconds=30)
