@@ -177,6 +177,8 @@ def router(lab):
     )
     routes = program.tell("GET", f"/router/{datapath(2)}")[0]["internal_network"][0]["route"]
     program.tell("DELETE", f"/router/{datapath(2)}", {"route_id": str(routes[0]["route_id"])})
+    # The controller answers before its message to the switch has left.
+    wait_for("the route back goes", lambda: hosts["a"].ping("192.168.30.10", 1, ok=False) == 0, 20)
     equal(hosts["a"].ping("192.168.30.10", 2, ok=False), 0, "answers after the route back went")
     hosts["a"].ping("172.16.10.10", 2)
 
