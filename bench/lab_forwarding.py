@@ -21,12 +21,12 @@ import sys
 import time
 
 import cases
-from contender import WORKER_CORE, contender, limit, parser, rate_of, run, stderr, switchd
+from contender import WORKER_CORE, contender, limit, rate_of, stderr, switchd
 from curve import cycles_per_ns, settled
 from frames import uniform, write_pcap
 from kernel import PEER, SENDER
-from lab_slicing import by_mode, emit
-from slicing_peers import alone, compiled, harness, peer, result, stream
+from lab_slicing import by_mode, emit, with_traffic, words_of
+from slicing_peers import harness, peer, result, stream
 from testpmd import Testpmd
 
 PAGES = 2400
@@ -704,25 +704,7 @@ EXPERIMENTS = {
 
 def main():
     """Runs one experiment."""
-    words = parser(__doc__, daemons=False)
-    words.set_defaults(rounds=1, seconds=2)
-    words.add_argument("experiment", choices=EXPERIMENTS)
-    words.add_argument("--mode", choices=["quick", "normal", "full"], default="normal")
-    words.add_argument("--subject", action="append", default=[])
-    words.add_argument("--daemon", metavar="COMMAND", help="a sluiced")
-    options = words.parse_args()
-    options.seconds = max(options.seconds, 1)
-    options.peer = []
-
-    def work(lab):
-        alone()
-        options.program = compiled(lab.directory)
-        for number in range(options.rounds):
-            EXPERIMENTS[options.experiment](lab, options)
-            stderr(f"round {number + 1} of {options.rounds} is done")
-        return 0
-
-    run(work, {"sluice": harness.switchd_command(options.daemon or switchd())}, PAGES)
+    with_traffic(words_of(__doc__, EXPERIMENTS).parse_args(), EXPERIMENTS, PAGES)
 
 
 if __name__ == "__main__":

@@ -487,28 +487,45 @@ EXPERIMENTS = {
 }
 
 
-def main():
-    """Runs one experiment."""
-    words = parser(__doc__, daemons=False)
+def words_of(text, experiments):
+    """The options that the lab's programs have."""
+    words = parser(text, daemons=False)
     words.set_defaults(rounds=1, seconds=2)
-    words.add_argument("experiment", choices=EXPERIMENTS)
+    words.add_argument("experiment", choices=experiments)
     words.add_argument("--mode", choices=["quick", "normal", "full"], default="normal")
     words.add_argument("--subject", action="append", default=[])
     words.add_argument("--daemon", metavar="COMMAND", help="a sluiced")
-    options = words.parse_args()
+    return words
+
+
+def measure(options, experiments, pages, before=lambda lab: None):
+    """Runs one experiment, in rounds of at least a second a measurement; `before` once."""
     options.seconds = long_enough(options, 1)
-    options.peer = []
 
     def work(lab):
         alone()
-        options.program = compiled(lab.directory)
+        before(lab)
         for number in range(options.rounds):
-            EXPERIMENTS[options.experiment](lab, options)
+            experiments[options.experiment](lab, options)
             stderr(f"round {number + 1} of {options.rounds} is done")
         return 0
 
-    daemons = {"sluice": harness.switchd_command(options.daemon or switchd())}
-    run(work, daemons, HUGE_PAGES)
+    run(work, {"sluice": harness.switchd_command(options.daemon or switchd())}, pages)
+
+
+def with_traffic(options, experiments, pages):
+    """The same for experiments between the hosts of bench/slicing_peers.py."""
+    options.peer = []
+
+    def before(lab):
+        options.program = compiled(lab.directory)
+
+    measure(options, experiments, pages, before)
+
+
+def main():
+    """Runs one experiment."""
+    with_traffic(words_of(__doc__, EXPERIMENTS).parse_args(), EXPERIMENTS, HUGE_PAGES)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,9 @@ import time
 
 import steering
 import test_steer
-from contender import ROOT, Results, harness, parser, run, stderr, switchd
+from contender import ROOT, Results, harness, stderr, switchd
 from harness import ethernet
-from lab_slicing import emit
-from slicing_peers import alone
+from lab_slicing import emit, measure, words_of
 
 NAMES = {"default": "default", "rss": "rss", "apart": "rss-best", "steering": "sluice"}
 # What each flow offers of what a core can decrypt.
@@ -254,15 +253,9 @@ EXPERIMENTS = {"C1": c1, "C3": c3, "C4": c4, "C7": c7, "C8": c8, "C9": c9, "C10"
 
 def main():
     """Runs one experiment."""
-    words = parser(__doc__, daemons=False)
-    words.set_defaults(rounds=1, seconds=2)
-    words.add_argument("experiment", choices=EXPERIMENTS)
-    words.add_argument("--mode", choices=["quick", "normal", "full"], default="normal")
-    words.add_argument("--subject", action="append", default=[])
+    words = words_of(__doc__, EXPERIMENTS)
     words.add_argument("--sluice", help="the command (default: sluice beside sluiced)")
-    words.add_argument("--daemon", metavar="COMMAND", help="a sluiced; `sluice` is beside it")
     options = words.parse_args()
-    options.seconds = max(options.seconds, 1)
     daemon = options.daemon or switchd()
     options.sluice = [options.sluice or os.path.join(os.path.dirname(daemon), "sluice")]
 
@@ -271,14 +264,7 @@ def main():
             c8(options)
         return
 
-    def work(lab):
-        alone()
-        for number in range(options.rounds):
-            EXPERIMENTS[options.experiment](lab, options)
-            stderr(f"round {number + 1} of {options.rounds} is done")
-        return 0
-
-    run(work, {"sluice": harness.switchd_command(daemon)}, 0)
+    measure(options, EXPERIMENTS, 0)
 
 
 if __name__ == "__main__":

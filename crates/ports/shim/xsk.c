@@ -13,8 +13,8 @@
  * socket is deleted, when no worker uses them any more, and the buffers given back once the UMEM is
  * gone, after which the kernel writes to none of them. A few can be in the kernel's own hands at
  * that time, and are lost. That holds where the kernel copies: a network card that writes into the
- * UMEM itself does so until the kernel has told it otherwise, some time later, so what such a socket
- * had is lost as before. */
+ * UMEM itself does so until the kernel has told it otherwise, some time later, so what such a
+ * socket had is lost as before. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/if_xdp.h>
