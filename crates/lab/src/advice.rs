@@ -228,17 +228,8 @@ fn interrupts(host: &Host) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::tests::host;
     use crate::results::{Cell, Figure, Value};
-
-    fn host(files: &[(&str, &str)]) -> (Host, tempfile::TempDir) {
-        let directory = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = directory.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        (Host::at(directory.path()), directory)
-    }
 
     #[test]
     fn a_host_as_it_comes_is_told_what_to_do() {

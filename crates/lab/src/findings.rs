@@ -4,6 +4,13 @@ use crate::experiment::{self, Pick};
 use crate::results::{Cell, Experiment, Finding, Measure};
 use crate::statistics::median;
 
+/// Returns how many expectations of all experiments held, and how many did not.
+pub fn count(experiments: &[Experiment]) -> (usize, usize) {
+    let all = || experiments.iter().flat_map(|one| &one.findings);
+    let with = |holds| all().filter(|finding| finding.holds == Some(holds)).count();
+    (with(true), with(false))
+}
+
 /// Evaluates an experiment's expectations.
 pub fn findings(definition: &experiment::Experiment, found: &Experiment) -> Vec<Finding> {
     definition

@@ -429,11 +429,12 @@ fn single(value: f64) -> Figure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::speed::Reading;
 
-    fn host(files: &[(&str, &str)]) -> (Host, tempfile::TempDir) {
+    /// A host with these files, and the directory that they are in.
+    pub(crate) fn host(files: &[(&str, &str)]) -> (Host, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = directory.path().join(path);

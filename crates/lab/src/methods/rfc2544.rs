@@ -18,6 +18,18 @@ pub(super) struct Edge {
     pub limited: Option<String>,
 }
 
+impl Edge {
+    /// Returns what was found by this many trials.
+    pub fn found(self, trials: u32, limits: &Limits) -> Found {
+        let mut found = Found::default();
+        found.set("rate", self.load / 1e6);
+        found.set("gbit", gbit(self.load, limits.size));
+        found.set("trials", f64::from(trials));
+        found.limited = self.limited;
+        found
+    }
+}
+
 /// Searches for the greatest load that passes. `passes` runs trials at a load.
 pub(super) fn bisect(
     limits: &Limits,
@@ -84,12 +96,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
         let passed = outcome.loss() <= limits.loss;
         Ok((outcome, passed))
     })?;
-    let mut found = Found::default();
-    found.set("rate", edge.load / 1e6);
-    found.set("gbit", gbit(edge.load, limits.size));
-    found.set("trials", f64::from(trials));
-    found.limited = edge.limited;
-    Ok(found)
+    Ok(edge.found(trials, limits))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! transient (a stolen time slice, an interrupt) and the load passes. So loss that comes by chance
 //! does not end the search far below what the device can do, as it does RFC 2544's.
 
-use super::{Found, Limits, Trial, gbit, rfc2544};
+use super::{Found, Limits, Trial, rfc2544};
 
 /// Trials in which a load may pass.
 pub const VERIFICATIONS: u32 = 2;
@@ -24,12 +24,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
             }
         }
     })?;
-    let mut found = Found::default();
-    found.set("rate", edge.load / 1e6);
-    found.set("gbit", gbit(edge.load, limits.size));
-    found.set("trials", f64::from(trials));
-    found.limited = edge.limited;
-    Ok(found)
+    Ok(edge.found(trials, limits))
 }
 
 #[cfg(test)]

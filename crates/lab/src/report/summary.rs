@@ -4,6 +4,7 @@ use super::compare::{Change, Way};
 use super::plot::data::{Chart, Dimension, Lines, Look, Point, Series};
 use super::table::numeric;
 use super::{Page, cells, number, outcome, plot};
+use crate::findings;
 use crate::results::{Cell, Figure, Finding, Results, State};
 use maud::{Markup, html};
 use std::collections::HashMap;
@@ -314,17 +315,7 @@ impl Page<'_> {
         let failed = of(&|state| matches!(state, State::Failed(_)));
         let interrupted = of(&|state| *state == State::Interrupted);
         let done = experiments.len() - failed.len() - interrupted.len();
-        let findings = || {
-            experiments
-                .iter()
-                .flat_map(|experiment| &experiment.findings)
-        };
-        let held = findings()
-            .filter(|finding| finding.holds == Some(true))
-            .count();
-        let not = findings()
-            .filter(|finding| finding.holds == Some(false))
-            .count();
+        let (held, not) = findings::count(experiments);
         let listed = |numbers: &[usize]| {
             html! { @for (place, n) in numbers.iter().enumerate() { @if place > 0 { ", " } (self.link(*n)) } }
         };

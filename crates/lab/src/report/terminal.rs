@@ -3,6 +3,7 @@
 use super::cells::{self, Names};
 use super::number;
 use super::summary::{columns, ratios, reference};
+use crate::findings;
 use crate::results::{Experiment, Results, State};
 
 /// Columns of a terminal.
@@ -150,17 +151,7 @@ fn whole(results: &Results, names: &Names) -> Vec<String> {
             ended.push(format!("{count} {words}"));
         }
     }
-    let findings = || {
-        experiments
-            .iter()
-            .flat_map(|experiment| &experiment.findings)
-    };
-    let held = findings()
-        .filter(|finding| finding.holds == Some(true))
-        .count();
-    let not = findings()
-        .filter(|finding| finding.holds == Some(false))
-        .count();
+    let (held, not) = findings::count(experiments);
     let mut lines = vec![format!(
         "{} in {}; expectations: {held} held, {not} did not",
         ended.join(", "),
