@@ -4,8 +4,10 @@ they are shown, and the local port's addresses that a controller's row names."""
 import json
 import re
 import socket
+import struct
+import time
 
-from harness import becomes, check, equal, inside, test, wait_for
+from harness import becomes, check, equal, ethernet, inside, test, wait_for
 
 HELLO = 0
 NEXT_HOP = "02:00:00:00:00:77"
@@ -263,3 +265,133 @@ def the_local_port_is_given_addresses(lab):
     becomes(addresses, ["172.16.1.5/16"], "addresses of the local port afterwards")
     switch.vsctl("set", "Controller", controller, "local_ip=nonsense")
     equal(addresses(), ["172.16.1.5/16"], "addresses after a row that names none")
+
+
+def dhcp(number, ports=(67, 68), vlans=(), destination="ff:ff:ff:ff:ff:ff", options=b""):
+    """A DHCP server's message, whose payload is a number."""
+    payload = struct.pack("!I", number) * 8
+    datagram = struct.pack("!HHHH", *ports, 8 + len(payload), 0) + payload
+    length = 20 + len(options) + len(datagram)
+    words = 0x45 + len(options) // 4
+    header = struct.pack("!BBHHHBBH", words, 0, length, 0, 0, 64, 17, 0)
+    header += bytes((10, 1, 1, 1)) + b"\xff" * 4 + options
+    total = sum(struct.unpack(f"!{len(header) // 2}H", header))
+    total = ~((total >> 16) + (total & 0xFFFF)) & 0xFFFF
+    header = header[:10] + struct.pack("!H", total) + header[12:]
+    return ethernet(destination, "02:00:00:00:00:67", 0x0800, header + datagram, vlans)
+
+
+def is_dhcp(frame):
+    """Whether it is a message as dhcp() makes it, to any ports."""
+    return b"\x0a\x01\x01\x01\xff" in frame
+
+
+@test()
+def dhcp_replies_reach_the_local_port(lab):
+    """Under in-band control the local port gets each DHCP reply once, as rules leave it, whatever
+    they do with it; nothing else, and not behind a patch port."""
+    switch, mac = opened(lab)
+    first, second = switch.raw_hosts()
+    local = switch.namespace.raw("br0")
+    switch.vsctl("set-controller", "br0", "tcp:10.1.1.1")
+    # Tells when what was sent before has been forwarded.
+    mark = ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88B5, bytes(46))
+
+    def sent(*frames, rules=(), by=first):
+        """What h2 and the local port get of these."""
+        marking = "priority=65535,dl_type=0x88b5"
+        switch.flows(f"{marking},actions=2,in_port,local", *rules)
+        if by is local:
+            switch.flows(f"{marking},actions=2,in_port", *rules)
+        switch.appctl("revalidator/wait")
+        switch.appctl("revalidator/purge")
+        for end in (first, second, local):
+            end.drain()
+        for frame in frames:
+            by.send(frame)
+            if lab.is_ovs:
+                # In a burst, those that must wait for a flow of Open vSwitch's cache may overtake.
+                time.sleep(0.02)
+        by.send(mark)
+        got = []
+        for end in (second, local):
+            arrived = []
+            while (frame := end.receive_one(10)) != mark:
+                check(frame is not None, "waited in vain")
+                arrived += [frame] if is_dhcp(frame) else []
+            got.append(arrived)
+        return got
+
+    becomes(lambda: len(hidden(switch)) >= 7, True, "hidden rules")
+    offer, tagged = dhcp(1), dhcp(2, vlans=[(0x8100, 5)])
+    equal(sent(offer), [[], [offer]], "without rules")
+    equal(
+        sent(tagged, dhcp(3, options=b"\x01" * 4)),
+        [[], [tagged, dhcp(3, options=b"\x01" * 4)]],
+        "with a VLAN tag, and with IP's options",
+    )
+    # Neither requests nor others' messages.
+    others = [dhcp(1, ports=(68, 67)), dhcp(1, ports=(67, 67)), dhcp(1, ports=(66, 68))]
+    equal(sent(*others), [[], []], "other messages")
+    equal(sent(offer, rules=["actions=2"]), [[offer], [offer]], "with a rule")
+    # Entries of Open vSwitch's cache that are made for other messages do not tell them apart.
+    if not lab.is_ovs:
+        equal(
+            sent(*others[1:], offer, rules=["actions=2"]),
+            [[*others[1:], offer], [offer]],
+            "beside other messages",
+        )
+        # Many beside others, as one burst.
+        many = [dhcp(number, ports=(67, 68 + number % 2)) for number in range(40)]
+        equal(sent(*many, rules=["actions=2"]), [many, many[::2]], "among others")
+    equal(sent(offer, rules=["udp,actions=2"]), [[offer], [offer]], "with a rule for UDP")
+    equal(sent(offer, rules=["actions=drop"]), [[], [offer]], "where a rule drops them")
+    equal(sent(offer, rules=["actions=normal"]), [[offer], [offer]], "by NORMAL")
+    equal(sent(offer, rules=["actions=flood"]), [[offer], [offer]], "by FLOOD")
+    alone = dhcp(4, destination=mac)
+    equal(sent(alone, rules=["actions=normal"]), [[], [alone]], "by NORMAL to its address")
+    equal(sent(offer, rules=["actions=local,2"]), [[offer], [offer]], "by a rule")
+    later = ["table=0,actions=resubmit(,1)", "table=1,actions=2,local"]
+    equal(sent(offer, rules=later), [[offer], [offer]], "by a rule of another table")
+    written = offer[:6] + bytes.fromhex("020000000005") + offer[12:]
+    rules = ["actions=2,mod_dl_src:02:00:00:00:00:05"]
+    equal(sent(offer, rules=rules), [[offer], [written]], "as rules leave it")
+    equal(sent(offer, by=local), [[], [offer]], "from the local port itself")
+    trace = switch.appctl("ofproto/trace", "br0", "in_port=1,udp,udp_src=67,udp_dst=68")
+    number = re.search(r"br0 (\d+)/(\d+)", switch.appctl("dpif/show"))
+    check(f"Datapath actions: {number[2]}" in trace, trace, number[0])
+
+    # Behind a patch port, in another bridge under in-band control.
+    switch.bridge("br1", "fail_mode=secure")
+    switch.namespace.run("ip link set br1 up")
+    switch.vsctl("set-controller", "br1", "tcp:10.1.1.1")
+    for bridge, name, peer in (("br0", "a", "b"), ("br1", "b", "a")):
+        switch.vsctl(
+            "add-port",
+            bridge,
+            name,
+            "--",
+            "set",
+            "Interface",
+            name,
+            "type=patch",
+            f"options:peer={peer}",
+            "ofport_request=9",
+        )
+    becomes(lambda: len(hidden(switch, "br1")) >= 4, True, "hidden rules of br1")
+    beyond = switch.namespace.raw("br1")
+
+    switch.flows("actions=in_port", bridge="br1")
+    switch.flows("in_port=1,actions=9", "in_port=9,actions=2")
+    switch.appctl("revalidator/purge")
+    for end in (second, local, beyond):
+        end.drain()
+    first.send(offer)
+    equal(second.receive(10, wanted=is_dhcp, until=1), [offer], "behind both bridges")
+    equal(local.receive(2, wanted=is_dhcp), [offer], "at the local port")
+    equal(beyond.receive(0, wanted=is_dhcp), [], "at the other bridge's local port")
+
+    switch.flows()
+    switch.vsctl("set", "Bridge", "br0", "other_config:disable-in-band=true")
+    becomes(lambda: hidden(switch), [], "hidden rules, switched off")
+    equal(sent(offer), [[], []], "without in-band control")

@@ -14,6 +14,7 @@ use crate::learn_requests::{RequestKind, RequestRing, WorkerRequest};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
+use crate::port::LOCAL;
 use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::tunnel::{Arrival, Asked, Sending};
@@ -568,6 +569,10 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub finished: bool,
     /// Whether the frames have come through patch ports from a packet-out.
     pub packet_out: bool,
+    /// Whether the frames have come by a patch port.
+    pub patched: bool,
+    /// Whether a frame has been flooded or switched to the local port.
+    pub reached_local: bool,
     /// Whether the rules that the current packet asks for have been made already.
     pub taught: bool,
     pub sending: &'a mut Sending<F>,
@@ -899,6 +904,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         let (in_port, mirrored) = (context.in_port, context.mirrored);
         let choose = |port: &PortState| normal::all_reaches(port, in_port, flood);
         self.send_to_each(frame, choose, |host, port, frame| {
+            host.reached_local |= port.number == LOCAL;
             host.emit(mirrored, port, frame)
         });
     }
@@ -925,6 +931,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             Err(reason) => self.cell.drop(reason, 1),
             Ok((Decision::Port(slot), inner)) => match self.snapshot.port(slot) {
                 Some(port) if port.bridge == bridge.id.slot() => {
+                    self.reached_local |= port.number == LOCAL;
                     self.emit_in_vlan(mirrored, port, front.tag, inner, frame);
                 }
                 _ => self.cell.drop(DropReason::LearnedPortGone, 1),
@@ -933,10 +940,23 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
                 self.send_to_each(
                     frame,
                     |port| normal::floods_to(port, ingress, inner),
-                    |host, port, frame| host.emit_in_vlan(mirrored, port, front.tag, inner, frame),
+                    |host, port, frame| {
+                        host.reached_local |= port.number == LOCAL;
+                        host.emit_in_vlan(mirrored, port, front.tag, inner, frame);
+                    },
                 );
             }
         }
+    }
+
+    #[cold]
+    fn are_first_here(&self) -> bool {
+        !self.patched
+    }
+
+    #[cold]
+    fn take_reached_local(&mut self) -> bool {
+        std::mem::take(&mut self.reached_local)
     }
 
     const NORMAL_RUNS: bool = true;

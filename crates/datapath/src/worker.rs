@@ -542,6 +542,7 @@ impl<F: Frame> Worker<F> {
             sending,
             finished: false,
             packet_out: false,
+            patched: false,
             longer: 0,
             now_ms: 0,
             outs_held,

@@ -346,6 +346,29 @@ fn ethernet(head: &[u8]) -> Ethernet {
     }
 }
 
+/// UDP's protocol number.
+pub const UDP: u8 = 17;
+/// The UDP port of DHCP servers.
+pub const DHCP_SERVER: u16 = 67;
+/// The UDP port of DHCP clients.
+pub const DHCP_CLIENT: u16 = 68;
+
+/// Returns whether a frame that begins with `head` is a DHCP server's message to a client: IPv4
+/// behind at most one VLAN tag, UDP, ports 67 and 68.
+#[inline]
+pub fn is_dhcp_reply(head: &[u8]) -> bool {
+    const PORTS: [u8; 4] = [0, DHCP_SERVER as u8, 0, DHCP_CLIENT as u8];
+    if head.len() < ETHERNET_LEN + TAG_LEN {
+        return false;
+    }
+    let Ethernet { eth_type, l3, .. } = ethernet(head);
+    let Some(ip) = head.get(l3..l3 + IPV4_LEN) else {
+        return false;
+    };
+    let transport = l3 + usize::from(ip[0] & 0xf) * 4;
+    eth_type == IPV4 && ip[9] == UDP && head.get(transport..transport + 4) == Some(&PORTS)
+}
+
 /// Reads the words of [`WordSet::MINI_KEY`] of a packet of the common case: Ethernet, at most one
 /// VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP header. None, with `words`
 /// undefined, for any other packet, valid or not.

@@ -95,6 +95,7 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) -> u64 {
         let longer = host.longer();
+        let replies = bridge.delivers_replies() && any_reply(frames, host);
         let burst = Burst {
             bridge,
             guard,
@@ -107,10 +108,11 @@ impl<F: Frame> Engine<F> {
             longer,
             ordered: self.goes_in_order(bridge, in_port, frames, host),
             before: u64::MAX,
+            replies,
         };
         self.received = 0;
-        // Only the general way recognizes fragments.
-        let short = !burst.ordered && !bridge.drops_fragments();
+        // Only the general way recognizes fragments, and sends DHCP replies to the local port.
+        let short = !burst.ordered && !bridge.drops_fragments() && !replies;
         let mut cached = self.caches.begin(&burst, short, frames.len());
         while !frames.is_empty() {
             if let Some(cached) = &mut cached
@@ -164,6 +166,7 @@ impl<F: Frame> Engine<F> {
             longer,
             ordered: bridge.learns_from(in_port) || self.waiting_for.concerns(host),
             before: u64::MAX,
+            replies: bridge.delivers_replies() && host.are_first_here(),
         };
         let mut done = 0;
         while !frames.is_empty() {
@@ -312,6 +315,7 @@ impl<F: Frame> Engine<F> {
                     .add(rule.spec.counter, 1, frame.len() as u64, burst.now_ms);
                 if let Some(port) = rule.only_output()
                     && walk.tracked.state == 0
+                    && !walk.is_reply(burst)
                 {
                     walk.mirrored = mirrored;
                     walk.sent = false;
@@ -408,7 +412,8 @@ impl<F: Frame> Engine<F> {
         let _stage = stages::enter(Stage::Actions, 1);
         // Packet-ins carry these words even where neither tables nor steps read them.
         let given = metadata.nonzero().minus(parse::PACKET_WORDS);
-        let burst = Burst::of_one(bridge, guard, ops.words().union(given), now_ms);
+        let words = ops.words().union(given);
+        let burst = Burst::of_one(bridge, guard, words, now_ms, host);
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }
@@ -520,7 +525,7 @@ impl<F: Frame> Engine<F> {
                 walk.run(burst, host)
             }
             Miss::Drop => {
-                if walk.pending.is_empty() && !walk.sent {
+                if walk.pending.is_empty() && !walk.sent && !walk.is_reply(burst) {
                     host.dropped(DropReason::TableMiss);
                     walk.sent = true; // already counted
                 }
@@ -528,4 +533,11 @@ impl<F: Frame> Engine<F> {
             }
         }
     }
+}
+
+/// Returns whether a DHCP reply is among frames that have come to the bridge themselves.
+#[cold]
+#[inline(never)]
+fn any_reply<F: Frame, H: Host<F>>(frames: &[F], host: &H) -> bool {
+    host.are_first_here() && (frames.iter()).any(|frame| parse::is_dhcp_reply(frame.head()))
 }

@@ -206,6 +206,19 @@ pub trait Host<F: Frame> {
         }
     }
 
+    /// Returns whether the packets have come to the bridge themselves and not through a patch port,
+    /// so that DHCP replies among them are for its local port
+    /// ([`crate::table::Bridge::deliver_replies`]).
+    fn are_first_here(&self) -> bool {
+        true
+    }
+
+    /// Returns whether, since the last call, [`Host::output_all`] or [`Host::normal`] has sent a
+    /// frame to the local port.
+    fn take_reached_local(&mut self) -> bool {
+        false
+    }
+
     /// Sends a packet-in to the controllers; the frame stays with the walk.
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F);
 

@@ -16,5 +16,7 @@ pub(crate) mod reserved {
     pub const FLOOD: u32 = 0xffff_fffb;
     pub const ALL: u32 = 0xffff_fffc;
     pub const CONTROLLER: u32 = 0xffff_fffd;
+    /// The bridge's local port, a port like others.
+    pub const LOCAL: u32 = 0xffff_fffe;
     pub const NONE: u32 = 0xffff_ffff;
 }

@@ -79,6 +79,8 @@ pub struct Bridge {
     fragment_ports: AtomicBool,
     /// Whether fragments are dropped before the first lookup.
     fragments_dropped: AtomicBool,
+    /// Whether DHCP replies must also reach the local port.
+    replies_to_local: AtomicBool,
     controller_meter: MeterRef,
     /// Ports whose packets may come to rules that ask for rules.
     learning: Learning,
@@ -111,6 +113,7 @@ impl Bridge {
             goes_on: AtomicBool::new(false),
             fragment_ports: AtomicBool::new(true),
             fragments_dropped: AtomicBool::new(false),
+            replies_to_local: AtomicBool::new(false),
             controller_meter: MeterRef::new(CONTROLLER_METER),
             learning: Learning::default(),
             misses_go_on: AtomicBool::new(false),
@@ -155,6 +158,18 @@ impl Bridge {
     #[inline(always)]
     pub(crate) fn drops_fragments(&self) -> bool {
         self.fragments_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether DHCP replies are also sent to the local port where rules have not sent them
+    /// there, as in-band control needs to get an address. Takes effect with the next burst.
+    pub fn deliver_replies(&self, wanted: bool) {
+        self.replies_to_local.store(wanted, Ordering::Release);
+    }
+
+    /// Returns the setting of [`Bridge::deliver_replies`].
+    #[inline(always)]
+    pub fn delivers_replies(&self) -> bool {
+        self.replies_to_local.load(Ordering::Acquire)
     }
 
     /// Returns whether any rule asks for others.

@@ -37,6 +37,8 @@ pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) finished: bool,
     /// Whether the current frames have come through patch ports from a packet-out.
     pub(crate) packet_out: bool,
+    /// Whether the current frames have come by a patch port.
+    pub(crate) patched: bool,
     /// By how many bytes more than they have the current frames are counted.
     pub(crate) longer: i32,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
@@ -176,6 +178,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             return self.cell.drop(DropReason::BridgeGone, 1);
         };
         let own = std::mem::replace(&mut self.packet_out, fragment.is_of_packet_out());
+        self.patched = place.depth > 0;
         let (engine, mut host) = self.host(bridge, place.depth);
         engine.resume_fragment(
             fragment,
@@ -185,6 +188,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             host.now_ms,
             &mut host.forward,
         );
+        self.patched = false;
         self.follow_batches();
         self.packet_out = own;
     }
@@ -204,6 +208,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             self.mailbox.counters.patched.add(frames.len() as u64);
             self.patches.came(again);
             self.longer = longer;
+            self.patched = again == Again::Patch;
             match again {
                 Again::Inner => {
                     if self.snapshot.monitored {
@@ -227,7 +232,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             tracked.clear();
             self.patches.recycle((frames, arrivals, tracked));
         }
-        self.longer = 0;
+        (self.longer, self.patched) = (0, false);
     }
 
     /// Processes frames that come in by a port. Leaves `frames` empty.
@@ -581,6 +586,8 @@ impl<'a, F: Frame> Turn<'a, F> {
             depth,
             finished: self.finished,
             packet_out: self.packet_out,
+            patched: self.patched,
+            reached_local: false,
             taught: false,
             sending: self.sending,
             asked: &self.shared.asked,
@@ -639,7 +646,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 continue;
             };
             let of_packet_out = held.is_of_packet_out();
-            self.longer = held.longer();
+            (self.longer, self.patched) = (held.longer(), place.depth > 0);
             let (engine, mut host) = self.host(bridge, place.depth);
             engine.resume(
                 held,
@@ -648,7 +655,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 host.now_ms,
                 &mut host.forward,
             );
-            self.longer = 0;
+            (self.longer, self.patched) = (0, false);
             if of_packet_out {
                 self.follow_packet_out();
             }

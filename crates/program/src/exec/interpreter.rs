@@ -5,6 +5,7 @@ pub(crate) mod connection;
 mod encapsulation;
 mod groups;
 mod meters;
+mod replies;
 
 use crate::actions::block::READ_BY_OUTPUTS;
 use crate::actions::set::ActionSet;
@@ -141,6 +142,9 @@ pub(crate) struct Walk<F> {
     pub(crate) counted: u32,
     pub(crate) mirrored: u32,
     pub(crate) sent: bool,
+    /// Whether it has been sent to the local port, or will be by whoever goes on with it; known
+    /// only where [`Burst::replies`].
+    pub(crate) at_local: bool,
     /// Whether the packet is a packet-out's, and outputs to CONTROLLER say so.
     pub(crate) packet_out: bool,
     /// Whether the current lookup is from a resubmit, so that no match means to continue.
@@ -204,17 +208,21 @@ pub(crate) struct Burst<'b, 'g> {
     pub(crate) ordered: bool,
     /// Lookups wait for pending rules with tickets up to this one.
     pub(crate) before: u64,
+    /// Whether DHCP replies must also reach the local port, and one may be among the packets.
+    pub(crate) replies: bool,
 }
 
 impl<'b, 'g> Burst<'b, 'g> {
     /// Creates a burst of one packet, whose steps read `words` in addition to what tables look at.
-    pub(crate) fn of_one(
+    pub(crate) fn of_one<F: Frame, H: Host<F>>(
         bridge: &'b Bridge,
         guard: &'g Guard<'g>,
         words: WordSet,
         now_ms: u64,
+        host: &H,
     ) -> Burst<'b, 'g> {
         Burst {
+            replies: bridge.delivers_replies() && host.are_first_here(),
             bridge,
             guard,
             valid: bridge.needed().union(words),
@@ -271,6 +279,7 @@ impl<F: Frame> Walk<F> {
             counted: 0,
             mirrored: 0,
             sent: false,
+            at_local: false,
             packet_out: false,
             resubmitted: false,
             first: None,
@@ -298,6 +307,7 @@ impl<F: Frame> Walk<F> {
         self.recirculated = 0;
         self.mirrored = mirrored;
         self.sent = false;
+        self.at_local = false;
         self.packet_out = false;
         self.resubmitted = false;
         self.first = None;
@@ -343,6 +353,15 @@ impl<F: Frame> Walk<F> {
         to: Pending,
         frame: F,
     ) {
+        if burst.replies {
+            return self.hand_on_reply(burst, host, to, frame);
+        }
+        self.send(burst, host, to, frame);
+    }
+
+    /// Does what [`Walk::deliver`] does, and notes nothing.
+    #[inline(always)]
+    fn send<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, to: Pending, frame: F) {
         let queue = std::mem::replace(&mut self.queue, to.queue);
         let (context, _) = self.context(burst);
         match to.kind {
@@ -379,6 +398,9 @@ impl<F: Frame> Walk<F> {
     /// Ends the walk: the last output takes the frame.
     #[inline(always)]
     pub(crate) fn finish<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        if self.is_reply(burst) {
+            self.reach_local(burst, host);
+        }
         if let Some(last) = self.pending.pop() {
             if !self.pending.is_empty() {
                 self.flush(burst, host);

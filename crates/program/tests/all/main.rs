@@ -7,6 +7,7 @@ mod front;
 mod fused;
 mod order;
 mod prefixes;
+mod replies;
 mod support;
 mod table;
 mod walk;

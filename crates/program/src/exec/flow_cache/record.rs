@@ -244,6 +244,14 @@ impl<F: Frame, H: Host<F>> Host<F> for Recording<'_, H> {
         self.host.normal(context, frame);
     }
 
+    fn are_first_here(&self) -> bool {
+        self.host.are_first_here()
+    }
+
+    fn take_reached_local(&mut self) -> bool {
+        self.host.take_reached_local()
+    }
+
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F) {
         self.pure = false;
         self.host.controller(context, to, frame);

@@ -132,6 +132,8 @@ impl<F: Frame> Walk<F> {
             walks: 0,
         };
         self.sent |= is_main;
+        // It reaches the local port when it goes on.
+        self.at_local |= is_main;
         self.leave(clone);
         if let Some(set) = set {
             self.set = set;
@@ -181,7 +183,7 @@ impl<F: Frame> Engine<F> {
         let Some(mut frame) = frame else {
             return host.dropped(DropReason::NoBuffer);
         };
-        let burst = Burst::of_one(bridge, guard, rest.words().union(valid), now_ms);
+        let burst = Burst::of_one(bridge, guard, rest.words().union(valid), now_ms, host);
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }

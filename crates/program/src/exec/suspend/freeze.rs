@@ -103,6 +103,8 @@ impl<F: Frame> Walk<F> {
         if let Some(frame) = frame {
             host.pause(context, to, frame, rest);
         }
+        // What goes on later reaches the local port then.
+        self.at_local |= clone.is_none();
         self.leave(clone);
     }
 
@@ -193,7 +195,7 @@ impl<F: Frame> Engine<F> {
             metadata,
             rest,
         } = thaw;
-        let burst = Burst::of_one(bridge, guard, rest.words(), now_ms);
+        let burst = Burst::of_one(bridge, guard, rest.words(), now_ms, host);
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }

@@ -467,6 +467,7 @@ impl<F: Frame> Engine<F> {
             longer,
             ordered: true,
             before: if late { 0 } else { held.origin.before },
+            replies: bridge.delivers_replies() && host.are_first_here(),
         };
         self.waiting_for.origin = Some(held.origin.clone());
         if self.walks.is_empty() {

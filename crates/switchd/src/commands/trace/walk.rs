@@ -6,6 +6,7 @@ use super::passes::Passes;
 use super::print::{Kind, Node, Told};
 use super::request::Request;
 use super::{names, passes};
+use crate::config::ofport;
 use crate::switch::{Bridge, Switch};
 use datapath::vlan::{Ethernet, Tag};
 use datapath::{Copy, DropReason, NormalDecision, PortId, WayOut};
@@ -125,6 +126,7 @@ impl<'s> Walk<'s> {
             pass.bridge.learn_from_trace(&outcome);
         }
         self.tell(&outcome, &story, &mut here, &mut node.below);
+        self.reply(&outcome, &story, &mut here, &mut node.below);
         let heading = pass.heading(&story.before);
         Some((heading, self.told(node, story)))
     }
@@ -208,7 +210,39 @@ impl<'s> Walk<'s> {
         if let Some(begun) = begun {
             self.actions.enclose(begun);
         }
+        if self.patches == 0 {
+            self.reply(&outcome, &story, &mut here, &mut node.below);
+        }
         (node, story)
+    }
+
+    /// Sends a DHCP reply to the local port, at the end of its way through the bridge that it has
+    /// come to, where in-band control wants that and it has not been sent there.
+    fn reply(
+        &mut self,
+        outcome: &twin::Outcome,
+        story: &twin::story::Story,
+        here: &mut Here<'_>,
+        out: &mut Vec<Node>,
+    ) {
+        let wanted = here.bridge.pipeline.borrow().tables().delivers_replies();
+        if !wanted || outcome.cut_short || !packet::parse::is_dhcp_reply(&story.bytes) {
+            return;
+        }
+        let ports = here.bridge.ports.borrow();
+        let Some(local) = ports.get(&ofport::LOCAL).map(|port| port.id) else {
+            return;
+        };
+        drop(ports);
+        let name = self.datapath_port(here.bridge, local);
+        if !self.actions.list.contains(&name) {
+            let sent = Sent {
+                in_port: here.in_port,
+                queue: None,
+                bytes: story.bytes.clone(),
+            };
+            self.output(port::LOCAL, &sent, &story.after, here, out);
+        }
     }
 
     /// Adds the lines of a story.
