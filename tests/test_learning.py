@@ -216,6 +216,37 @@ def back_to_back(lab):
     )
 
 
+@test(timeout=120)
+def a_flapping_address(lab):
+    """Two hosts send from one address before a rule that learns: each of their frames goes on, and
+    afterwards packets to that address go to the host that sends last."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch learns from flows that it has cached in rounds of its own")
+    switch, ends = three_ports(
+        lab,
+        "priority=9,dl_type=0x88b5,actions=learn(table=10,priority=9,"
+        "NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),output:3",
+        "priority=8,in_port=3,actions=resubmit(,10)",
+    )
+    address, frames = "02:00:00:00:00:77", 2000
+
+    def frame(number):
+        return ethernet(MACS[3], address, 0x88B5, struct.pack("!I", number) + bytes(42))
+
+    for last in (1, 2, 1):
+        for number in range(frames):
+            ends[1 + number % 2].send(frame(number))
+        got = ends[3].receive(20, lambda frame: frame[12:14] == b"\x88\xb5", until=frames)
+        equal(len({frame[14:18] for frame in got}), frames, "frames that were sent on")
+        ends[last].send(frame(frames))
+        check(arrives(ends[3], frame(frames)), "the last frame is not sent on")
+        wanted = f"table=10, priority=9,dl_dst={address} actions=output:{last}"
+        wait_for("the last one counts", lambda wanted=wanted: learned(switch, 10) == [wanted])
+        answer = ethernet(address, MACS[3], 0x0800, bytes(46))
+        ends[3].send(answer)
+        check(arrives(ends[last], answer), f"packets to the address do not reach h{last}")
+
+
 @test(timeout=60)
 def limit_and_delete_learned(lab):
     """`limit` with `result_dst`, `delete_learned` when the last teacher goes, and the flow-removed

@@ -4,6 +4,7 @@ use super::mailbox::{Mailbox, PacketOut, Shared};
 use crate::counters::{Cell, DropReason};
 use crate::forward::{Again, Batch, Egress, Forward, Patches};
 use crate::fragments;
+use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{BridgeId, PortId};
 use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
@@ -636,6 +637,14 @@ impl<'a, F: Frame> Turn<'a, F> {
         let cell = self.cell;
         self.engine
             .settle(self.guard, self.now_ms, &mut |event| cell.noted(event));
+        let (requests, worker) = (&self.mailbox.requests, self.guard.index());
+        self.engine.ask_deferred(self.now_ms, |bridge, request| {
+            requests.push(WorkerRequest {
+                bridge: BridgeId(bridge),
+                worker,
+                kind: RequestKind::Rule(request),
+            })
+        });
         while let Some(held) = self.engine.release() {
             self.patches.join(1);
             let place = held.place();

@@ -396,6 +396,59 @@ fn learning_again_only_restarts_the_hard_timeout() {
     assert_eq!(walker.asked(), 1);
 }
 
+/// A rule that packets change back and forth is changed at a bounded rate, and what the last packet
+/// taught is in force in the end; packets do not wait for that.
+#[test]
+fn a_flapping_rule_is_changed_at_a_bounded_rate() {
+    let mut walker = Walker::new();
+    let learn = Action::Learn(Box::new(common::learning::learn_source(3, 10)));
+    let rule = common::with(common::add(Match::any(), 1), |change| {
+        change.instructions = apply(&[learn, common::output(7)]).into();
+    });
+    walker.switch.mod10(rule).unwrap();
+    walker.switch.publish();
+    let packet = frame(&mut Random(1), [9, 9]);
+    let ports_learned = |walker: &Walker| -> Vec<u32> {
+        let rules = walker.switch.flows();
+        let learned = rules.iter().filter(|rule| rule.table == 3);
+        let learned = learned.map(|rule| format!("{:?}", rule.instructions));
+        let is_to = |text: &String, port: u32| text.contains(&format!("port: {port},"));
+        learned
+            .map(|text| (1..=2).find(|port| is_to(&text, *port)).unwrap())
+            .collect()
+    };
+    let mut walk = |walker: &mut Walker, port: u32| {
+        let left = walker.walk(port, std::slice::from_ref(&packet));
+        assert_eq!(left.len(), 1, "each packet is sent on at once");
+    };
+    // One change as always.
+    walk(&mut walker, 1);
+    walk(&mut walker, 2);
+    assert_eq!((walker.asked(), ports_learned(&walker)), (2, vec![2]));
+    for round in 0..200 {
+        walk(&mut walker, 1 + round % 2);
+    }
+    // The first packet of port 2 was the first change.
+    assert_eq!(walker.asked(), 63);
+    walk(&mut walker, 1);
+    assert_eq!((walker.asked(), ports_learned(&walker)), (0, vec![2]));
+    walker.settle();
+    assert_eq!((walker.asked(), ports_learned(&walker)), (0, vec![2]));
+    walker.switch.now += 20;
+    walker.settle();
+    assert_eq!((walker.asked(), ports_learned(&walker)), (1, vec![1]));
+    // What is wanted last is there already.
+    walk(&mut walker, 2);
+    walk(&mut walker, 1);
+    walker.switch.now += 100;
+    walker.settle();
+    assert_eq!((walker.asked(), ports_learned(&walker)), (0, vec![1]));
+    // And a change is one again.
+    walk(&mut walker, 2);
+    assert_eq!((walker.asked(), ports_learned(&walker)), (1, vec![2]));
+    assert_eq!(walker.held(), (0, 0));
+}
+
 /// Without answers, packets continue after a while, in order, and nothing is left behind.
 #[test]
 fn packets_go_on_without_an_answer() {

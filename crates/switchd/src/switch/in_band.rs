@@ -2,8 +2,8 @@
 //! whatever its other rules say (Open vSwitch's `in-band.c`).
 //!
 //! The rules cover the IPv4 addresses of controllers and managers that the switch connects to, and
-//! what it takes to reach them: DHCP, and ARP for the local port and for the first hop. DHCP replies
-//! reach the local port besides what other rules do with them
+//! what it takes to reach them: DHCP, and ARP for the local port and for the first hop. DHCP
+//! replies reach the local port besides what other rules do with them
 //! ([`program::table::Bridge::deliver_replies`]).
 //! `bridge/dump-flows` shows them, OpenFlow does not. What depends on the kernel's routes and
 //! neighbours is looked up once a second, or every ten seconds once it is known.

@@ -221,6 +221,10 @@ impl Walker {
             self.switch.program.domain.collect();
             let guard = self.reader.begin();
             self.engine.settle(&guard, self.switch.now, &mut |_| {});
+            self.engine.ask_deferred(self.switch.now, |_, request| {
+                notes.requests.push(request);
+                true
+            });
             while let Some(held) = self.engine.release() {
                 let (bridge, now) = (&self.switch.bridge, self.switch.now);
                 self.engine

@@ -81,7 +81,8 @@ impl AskedRules {
         hasher.finish()
     }
 
-    fn hash_of(&self, matching: &Match) -> u64 {
+    /// Returns the hash of the bits that a rule matches.
+    pub fn hash_of(&self, matching: &Match) -> u64 {
         self.hash(matching.words().iter().map(|word| word.value))
     }
 

@@ -20,12 +20,13 @@ use crate::epoch::{Epoch, Guard, NEVER};
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next, Walk};
 use crate::exec::suspend::asked::{Asked, AskedRules};
+use crate::exec::suspend::flaps::{Flaps, Named};
 use crate::host::{DropReason, Event, Host, Place};
 use crate::rule::Rule;
 use crate::table::Bridge;
 use packet::key::at;
 use packet::parse::{self, Layers};
-use packet::{FlowKey, Frame, WordSet};
+use packet::{FlowKey, Frame, Match, WordSet};
 use smallvec::SmallVec;
 use stages::Stage;
 use std::collections::VecDeque;
@@ -192,6 +193,8 @@ struct Refusal {
 /// Held walks and pending requests of an engine, kept between bursts.
 pub(crate) struct Waiting<F> {
     pub(crate) asked: AskedRules,
+    /// Rules that packets change too often, and what of them is to be asked for later.
+    flaps: Flaps,
     /// Waiting walks, in order.
     held: VecDeque<Box<Held<F>>>,
     /// Walks that may resume, in order.
@@ -217,6 +220,7 @@ impl<F> Waiting<F> {
     pub fn new() -> Waiting<F> {
         Waiting {
             asked: AskedRules::default(),
+            flaps: Flaps::default(),
             held: VecDeque::new(),
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -329,7 +333,11 @@ impl<F> Waiting<F> {
 
     /// Finds the walks that may resume, and releases epochs that no walk needs any more.
     fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
-        if !self.asked.is_empty() && !self.has_news(guard, now_ms) {
+        let idle = match self.asked.is_empty() {
+            true => !self.pinned,
+            false => !self.has_news(guard, now_ms),
+        };
+        if idle {
             return;
         }
         let resolved = self.resolve(guard, now_ms, noted);
@@ -357,6 +365,53 @@ impl<F> Waiting<F> {
         let oldest = waiting.map(|held| held.origin.since).min();
         guard.hold(oldest.unwrap_or(NEVER));
         self.pinned = oldest.is_some();
+    }
+
+    /// Requests a rule by `send`, which returns false when that is not possible now. Returns false,
+    /// too, when too many have been requested.
+    fn request(
+        &mut self,
+        bridge: u32,
+        learn: &Arc<Learn>,
+        values: Values,
+        matching: Match,
+        now_ms: u64,
+        send: impl FnOnce(Request) -> bool,
+    ) -> bool {
+        self.tickets += 1;
+        let request = Request {
+            ticket: self.tickets,
+            learn: Arc::clone(learn),
+            values: values.clone(),
+        };
+        if self.asked.len() >= ASKED_MAX || !send(request) {
+            return false;
+        }
+        let deadline_ms = now_ms + PATIENCE_MS;
+        self.due_ms = deadline_ms.min(self.due_ms);
+        self.asked.push(Asked {
+            ticket: self.tickets,
+            bridge,
+            matching,
+            fingerprint: learn.fingerprint(&values),
+            learn: Arc::clone(learn),
+            values,
+            deadline_ms,
+            answer: None,
+        });
+        true
+    }
+
+    #[cold]
+    fn ask_deferred(&mut self, now_ms: u64, mut send: impl FnMut(u32, Request) -> bool) {
+        while let Some(due) = self.flaps.take_due(now_ms) {
+            let (values, matching) = (due.values.clone(), due.matching.clone());
+            let (bridge, learn) = (due.bridge, &due.learn);
+            let sent = |request| send(bridge, request);
+            if !self.request(bridge, learn, values, matching, now_ms, sent) {
+                return self.flaps.defer_again(due);
+            }
+        }
     }
 
     fn put_back(&mut self, held: Box<Held<F>>) {
@@ -392,7 +447,8 @@ impl<F: Frame> Engine<F> {
     /// Returns whether anything waits: then [`Engine::settle`] must be called each turn.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
-        !self.waiting_for.asked.is_empty() || self.waiting_for.pinned
+        let waiting = &self.waiting_for;
+        !waiting.asked.is_empty() || waiting.pinned || waiting.flaps.is_deferring()
     }
 
     /// Returns the number of walks held now, and the bytes of their packets.
@@ -408,10 +464,12 @@ impl<F: Frame> Engine<F> {
             return Wait::Idle;
         }
         let answered = waiting.answered != NEVER;
-        if answered || !waiting.ready.is_empty() || waiting.asked.is_empty() {
+        let pinned = waiting.asked.is_empty() && waiting.pinned;
+        if answered || !waiting.ready.is_empty() || pinned {
             return Wait::Now;
         }
-        let deadline = waiting.asked.iter().map(|asked| asked.deadline_ms).min();
+        let deadlines = waiting.asked.iter().map(|asked| asked.deadline_ms);
+        let deadline = deadlines.chain(waiting.flaps.due_ms()).min();
         Wait::Until(deadline.unwrap_or(0).saturating_sub(now_ms))
     }
 
@@ -419,6 +477,16 @@ impl<F: Frame> Engine<F> {
     /// beginning of a turn, before packets are received.
     pub fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
         self.waiting_for.settle(guard, now_ms, noted);
+    }
+
+    /// Asks for what packets wanted of rules that had been changed too often, where its time has
+    /// come. `send` sends a request for a rule of a bridge, and returns false when that is not
+    /// possible now. Must be called after [`Engine::settle`].
+    #[inline(always)]
+    pub fn ask_deferred(&mut self, now_ms: u64, send: impl FnMut(u32, Request) -> bool) {
+        if self.waiting_for.flaps.is_deferring() {
+            self.waiting_for.ask_deferred(now_ms, send);
+        }
     }
 
     /// Returns the next walk that may resume: pass it to [`Engine::resume`], or drop it when its
@@ -436,6 +504,7 @@ impl<F: Frame> Engine<F> {
         waiting.held.clear();
         waiting.ready.clear();
         waiting.asked.clear();
+        waiting.flaps.clear();
         waiting.bytes = 0;
         (waiting.answered, waiting.due_ms) = (NEVER, 0);
         waiting.origin = None;
@@ -627,7 +696,16 @@ impl<F: Frame> Engine<F> {
             let Some(Op::Learn(learn)) = steps.get(walk.at.next - 1) else {
                 break;
             };
-            match Self::ask(&mut self.waiting_for, burst, host, learn, &walk.key) {
+            // A packet-out is a controller's own doing, and is carried out as it says.
+            let may_wait = !walk.packet_out;
+            match Self::ask(
+                &mut self.waiting_for,
+                burst,
+                host,
+                learn,
+                &walk.key,
+                may_wait,
+            ) {
                 Ok(done) => {
                     if let Some(to) = learn.result
                         && !walk.write_bits(burst, host, to, u128::from(done))
@@ -661,14 +739,15 @@ impl<F: Frame> Engine<F> {
         self.hold(burst, host, index, None, tickets, before)
     }
 
-    /// Requests a rule unless it is there. Returns whether it is (Ok), or the ticket of the request
-    /// (Err).
+    /// Requests a rule unless it is there; later, if `may_be_later` and the rule has been changed
+    /// often. Returns whether it is there or will be (Ok), or the ticket of the request (Err).
     fn ask<H: Host<F>>(
         waiting: &mut Waiting<F>,
         burst: &Burst<'_, '_>,
         host: &mut H,
         learn: &Arc<Learn>,
         key: &FlowKey,
+        may_be_later: bool,
     ) -> Result<bool, u64> {
         if host.has_taught() {
             return Ok(true);
@@ -677,44 +756,47 @@ impl<F: Frame> Engine<F> {
         let (fingerprint, bridge) = (learn.fingerprint(&values), host.place().bridge);
         let matching = learn.matching(&values);
         // The last request for this rule counts, not the rule in force until then.
-        if let Some(asked) = waiting.asked.like(bridge, learn, &matching) {
-            if asked.fingerprint == fingerprint {
-                return Err(asked.ticket);
-            }
-        } else if let Some(rule) = burst.bridge.find(learn, &values, burst.guard)
-            && rule.fingerprint.load(Ordering::Relaxed) == fingerprint
+        let asked = waiting.asked.like(bridge, learn, &matching);
+        let asked = asked.map(|asked| (asked.fingerprint == fingerprint, asked.ticket));
+        let is_there = match asked {
+            Some((same, _)) => Some(same),
+            None => burst.bridge.find(learn, &values, burst.guard).map(|rule| {
+                let same = rule.fingerprint.load(Ordering::Relaxed) == fingerprint;
+                if same && rule.learned_ms.load(Ordering::Relaxed) + NOTE_MS <= burst.now_ms {
+                    rule.learned_ms.store(burst.now_ms, Ordering::Relaxed);
+                }
+                same
+            }),
+        };
+        if let Some(same) = is_there
+            && (!same || waiting.flaps.is_deferring())
         {
-            if rule.learned_ms.load(Ordering::Relaxed) + NOTE_MS <= burst.now_ms {
-                rule.learned_ms.store(burst.now_ms, Ordering::Relaxed);
+            let rule = Named {
+                bridge,
+                learn,
+                matching: &matching,
+                hash: waiting.asked.hash_of(&matching),
+            };
+            if same {
+                waiting.flaps.keep(&rule);
+            } else if may_be_later && !waiting.flaps.may_change(&rule, &values, burst.now_ms) {
+                return Ok(true);
             }
-            return Ok(true);
+        }
+        match (is_there, asked) {
+            (Some(true), Some((_, ticket))) => return Err(ticket),
+            (Some(true), None) => return Ok(true),
+            _ => {}
         }
         if waiting.is_refused(learn, &values, burst.guard.epoch()) {
             return Ok(false);
         }
-        waiting.tickets += 1;
-        let request = Request {
-            ticket: waiting.tickets,
-            learn: Arc::clone(learn),
-            values: values.clone(),
-        };
-        if waiting.asked.len() >= ASKED_MAX || !host.learn(request) {
+        let now_ms = burst.now_ms;
+        if !waiting.request(bridge, learn, values, matching, now_ms, |it| host.learn(it)) {
             host.noted(Event::AskedTooMuch);
             return Ok(false);
         }
         burst.bridge.rule_requested(learn.table);
-        let deadline_ms = burst.now_ms + PATIENCE_MS;
-        waiting.due_ms = deadline_ms.min(waiting.due_ms);
-        waiting.asked.push(Asked {
-            ticket: waiting.tickets,
-            bridge,
-            matching,
-            learn: Arc::clone(learn),
-            values,
-            fingerprint,
-            deadline_ms,
-            answer: None,
-        });
         Err(waiting.tickets)
     }
 
