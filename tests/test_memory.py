@@ -61,8 +61,8 @@ def a_device_without_memory_of_its_own_shares_buffers(lab):
 
 @test(timeout=120)
 def af_xdp_ports_give_their_buffers_back(lab):
-    """The buffers in an AF_XDP port's rings, 2,048 at least, are free again when it has gone, of
-    most ports that come and go."""
+    """The buffers in an AF_XDP port's rings, 2,048 at least, are free again when it has gone,
+    wherever in the pool's memory they lie."""
     if lab.is_ovs:
         raise Skip("Open vSwitch has a memory of its own for each of these ports")
     switch = lab.switch()
@@ -85,9 +85,10 @@ def af_xdp_ports_give_their_buffers_back(lab):
         switch.port("x1", "type=afxdp")
         switch.vsctl("del-port", "x1")
         counts.append(free())
-    # The first one makes the pool. Without giving back each would lose 2,048; on a busy machine the
-    # kernel refuses some opens, which then do (docs/plan.md).
-    check(counts[0] - counts[-1] < times // 2 * 2048, "free buffers, with no AF_XDP port:", counts)
-    lab.note(f"{counts[0] - counts[-1]} of {times * 2048} buffers lost")
+    # The first one makes the pool. Without giving back each would lose 2,048. The kernel may keep
+    # a few of each.
+    lost = counts[0] - counts[-1]
+    check(lost < 2048, "free buffers, with no AF_XDP port:", counts)
+    lab.note(f"{lost} of {times * 2048} buffers lost")
     switch.port("x1", "type=afxdp")
     other.reaches("10.0.0.1")

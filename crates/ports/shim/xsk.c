@@ -14,7 +14,12 @@
  * gone, after which the kernel writes to none of them. A few can be in the kernel's own hands at
  * that time, and are lost. That holds where the kernel copies: a network card that writes into the
  * UMEM itself does so until the kernel has told it otherwise, some time later, so what such a
- * socket had is lost as before. */
+ * socket had is lost as before.
+ *
+ * The driver computes a UMEM's size from the number of the pool's buffers and their size. Where
+ * buffers do not cross pages (without huge pages) there is room between them, so the pool ends
+ * behind the UMEM: the kernel throws the addresses of buffers there away as invalid, and these
+ * buffers are lost, a fifth of the pool. Here the UMEM is made as long as the pool. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/if_xdp.h>
@@ -108,6 +113,52 @@ static struct area *area_of(struct xsk_umem *umem)
     return area;
 }
 
+/* A search for the pool that has a UMEM as its memory. */
+struct search {
+    const struct area *area;
+    struct rte_mempool *found;
+};
+
+static void look_at(struct rte_mempool *pool, void *argument)
+{
+    struct search *search = argument;
+    struct rte_mempool_memhdr *part = STAILQ_FIRST(&pool->mem_list);
+    const char *start = search->area->place;
+    if (part != NULL && (char *)part->addr >= start
+        && (char *)part->addr < start + search->area->size)
+        search->found = pool;
+}
+
+static struct rte_mempool *pool_of(const struct area *area)
+{
+    struct search search = { .area = area };
+    rte_mempool_walk(look_at, &search);
+    return search.found;
+}
+
+/* Returns how many bytes from a UMEM's beginning on its pool's memory takes without a gap; at least
+ * the UMEM's size. */
+static uint64_t whole_size(const struct area *area)
+{
+    const struct rte_mempool *pool = pool_of(area);
+    if (pool == NULL)
+        return area->size;
+    const char *end = STAILQ_FIRST(&pool->mem_list)->addr;
+    for (int further = 1; further;) {
+        const struct rte_mempool_memhdr *part;
+        further = 0;
+        STAILQ_FOREACH (part, &pool->mem_list, next) {
+            const char *its = (const char *)part->addr + part->len;
+            if ((const char *)part->addr <= end && its > end) {
+                end = its;
+                further = 1;
+            }
+        }
+    }
+    uint64_t size = end - area->place;
+    return size > area->size ? size : area->size;
+}
+
 int xsk_umem__create(struct xsk_umem **umem, void *place, uint64_t size, struct ring *fill,
     struct ring *sent, const void *config)
 {
@@ -115,14 +166,19 @@ int xsk_umem__create(struct xsk_umem **umem, void *place, uint64_t size, struct 
         = real("xsk_umem__create");
     if (create == NULL)
         return -ENOSYS;
-    int code = create(umem, place, size, fill, sent, config);
+    uint64_t whole = whole_size(&(struct area) { .place = place, .size = size });
+    int code = create(umem, place, whole, fill, sent, config);
+    if (code != 0 && whole != size) {
+        whole = size;
+        code = create(umem, place, whole, fill, sent, config);
+    }
     if (code != 0)
         return code;
     pthread_mutex_lock(&lock);
     struct area *area = area_of(*umem);
     if (area != NULL) {
         area->place = place;
-        area->size = size;
+        area->size = whole;
         area->fill = *fill;
         area->sent = *sent;
     }
@@ -234,45 +290,42 @@ void xsk_socket__delete(struct xsk_socket *socket)
         delete(socket);
 }
 
-/* A search for the pool that has a UMEM as its memory. */
-struct search {
-    const struct area *area;
-    struct rte_mempool *found;
-};
-
-static void look_at(struct rte_mempool *pool, void *argument)
-{
-    struct search *search = argument;
-    struct rte_mempool_memhdr *part = STAILQ_FIRST(&pool->mem_list);
-    const char *start = search->area->place;
-    if (part != NULL && (char *)part->addr >= start
-        && (char *)part->addr < start + search->area->size)
-        search->found = pool;
-}
-
 static int compare(const void *one, const void *other)
 {
     uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
     return (a > b) - (a < b);
 }
 
+/* Returns the buffer with this address in a ring; NULL if that is not in the pool's memory. One
+ * behind or before the UMEM has an address, too. */
+static struct rte_mbuf *buffer_at(const struct rte_mempool *pool, const struct area *area,
+    uint64_t address)
+{
+    int64_t offset = (int64_t)(address << 16) >> 16;
+    uintptr_t start = (uintptr_t)area->place + offset + pool->header_size;
+    const struct rte_mempool_memhdr *part;
+    STAILQ_FOREACH (part, &pool->mem_list, next) {
+        uintptr_t from = (uintptr_t)part->addr + pool->header_size;
+        if (start >= from && start + sizeof(struct rte_mbuf) <= (uintptr_t)part->addr + part->len)
+            return (struct rte_mbuf *)start;
+    }
+    return NULL;
+}
+
 /* Gives back the buffers that sockets of a deleted UMEM had. Returns how many. */
 static uint32_t give_back(struct area *area)
 {
-    struct search search = { .area = area };
     uint32_t count = 0;
-    rte_mempool_walk(look_at, &search);
-    struct rte_mempool *pool = search.found;
+    struct rte_mempool *pool = pool_of(area);
     if (pool == NULL || area->count == 0 || area->is_direct)
         return 0;
     qsort(area->left, area->count, sizeof(*area->left), compare);
     for (size_t at = 0; at < area->count; at++) {
         uint64_t address = area->left[at];
-        if ((at > 0 && address == area->left[at - 1])
-            || address + pool->header_size + sizeof(struct rte_mbuf) > area->size)
+        if (at > 0 && address == area->left[at - 1])
             continue;
-        struct rte_mbuf *mbuf = (struct rte_mbuf *)(area->place + address + pool->header_size);
-        if (mbuf->pool != pool || rte_mbuf_refcnt_read(mbuf) != 1)
+        struct rte_mbuf *mbuf = buffer_at(pool, area, address);
+        if (mbuf == NULL || mbuf->pool != pool || rte_mbuf_refcnt_read(mbuf) != 1)
             continue;
         rte_pktmbuf_free(mbuf);
         count++;
