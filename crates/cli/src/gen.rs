@@ -2,26 +2,31 @@
 
 use crate::output::{outln, print};
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, Subcommand, ValueEnum};
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 use traffic::report::{Percentiles, Report};
+use traffic::rule_sets::{self, SetKind};
 use traffic::run::Options;
-use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Size, Spec, Stream};
+use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Rules, Size, Spec, Stream};
 
 /// Maximum size of a spec in bytes.
 const SPEC_MAX: u64 = 16 << 20;
 
 /// What to send, and how.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct GenOptions {
+    /// What to do in place of sending.
+    #[command(subcommand)]
+    pub command: Option<GenCommand>,
     /// What to send and where it is received, as YAML or JSON; - for standard input
     #[arg(value_name = "SPEC", conflicts_with_all = [
         "to", "from", "pps", "poisson", "burst", "size", "flows", "order", "by", "seconds", "tcp",
         "eth_src", "eth_dst", "ip_src", "ip_dst", "port_src", "port_dst", "vlan", "seed", "warm_up",
-        "drain", "replay",
+        "drain", "replay", "rules", "in_port", "miss", "explode",
     ])]
     pub spec: Option<PathBuf>,
     /// Port to send to: virtio-user:SOCKET, memif:SOCKET (both with ,server if the other side
@@ -52,12 +57,27 @@ pub struct GenOptions {
     /// Bytes of a frame without the frame check sequence; imix; or FIRST-LAST, one after the other
     #[arg(long, default_value = "60")]
     pub size: String,
-    /// How many flows
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    pub flows: u64,
-    /// Which flow is next: in-turn, random, or zipf:EXPONENT
+    /// How many flows [default: 1; with --rules one for each rule, or all of the explosion]
+    #[arg(long, value_name = "COUNT")]
+    pub flows: Option<u64>,
+    /// Which flow is next: in-turn, random, zipf:EXPONENT, or pareto:A,B (in turn, each several
+    /// times in a row, with ClassBench's distribution)
     #[arg(long, default_value = "in-turn")]
     pub order: String,
+    /// A file of rules that flows are made from: a filter set of ClassBench, or rules as ovs-ofctl
+    /// dump-flows prints them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "replay"])]
+    pub rules: Option<String>,
+    /// The port of the switch that frames come in by, as rules name it
+    #[arg(long, value_name = "PORT", requires = "rules")]
+    pub in_port: Option<String>,
+    /// Share of the flows that meet no rule, from 0 to 1
+    #[arg(long, value_name = "SHARE", requires = "rules")]
+    pub miss: Option<f64>,
+    /// A tuple-space explosion: each flow differs, in every address and port that rules match, in
+    /// one bit from what a rule matches
+    #[arg(long, requires = "rules", conflicts_with = "miss")]
+    pub explode: bool,
     /// What tells flows apart: FIELD or FIELD=VALUES, such as udp_dst=100; may be repeated, the
     /// first changes fastest [default: ip_src]
     #[arg(long, value_name = "FIELD")]
@@ -116,6 +136,81 @@ pub struct GenOptions {
     pub json: bool,
 }
 
+/// What `sluice gen` does beside sending.
+#[derive(Subcommand)]
+pub enum GenCommand {
+    /// Make a set of rules, or read one, and print it: as a filter set of ClassBench, or as rules
+    /// that ovs-ofctl add-flows reads.
+    Rules(RulesOptions),
+}
+
+/// Which rules, and how.
+#[derive(Args)]
+pub struct RulesOptions {
+    /// What the rules are like: an access control list, a firewall's, or IP chains
+    #[arg(long, value_enum, default_value = "acl")]
+    pub kind: Kind,
+    /// How many
+    #[arg(long, default_value_t = 1000)]
+    pub count: usize,
+    /// The same seed makes the same rules
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// A file of rules to print, in place of new ones
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "count", "seed"])]
+    pub file: Option<String>,
+    /// Print rules of Open vSwitch's with these actions, such as output:2; the first goes before
+    /// all others
+    #[arg(long, value_name = "ACTIONS")]
+    pub openflow: Option<String>,
+}
+
+/// A kind of rules.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Kind {
+    /// An access control list
+    Acl,
+    /// A firewall's rules
+    Fw,
+    /// IP chains
+    Ipc,
+}
+
+/// Prints a set of rules.
+fn print_rules(options: &RulesOptions) -> Result<()> {
+    let rules = match &options.file {
+        Some(path) => traffic::plan::listed::read(path, None).map_err(anyhow::Error::msg)?,
+        None => {
+            let most = traffic::rules::RULES_MAX;
+            ensure!(
+                (1..=most).contains(&options.count),
+                "--count {}: a number from 1 to {most} is meant",
+                options.count
+            );
+            let kind = match options.kind {
+                Kind::Acl => SetKind::Acl,
+                Kind::Fw => SetKind::Fw,
+                Kind::Ipc => SetKind::Ipc,
+            };
+            rule_sets::make(kind, options.count, options.seed)
+        }
+    };
+    let named = || options.file.clone().unwrap_or_else(|| "--openflow".into());
+    let text = match &options.openflow {
+        Some(actions) => {
+            ensure!(
+                !actions.trim().is_empty() && !actions.contains(['\n', '\r']),
+                "--openflow {actions:?}: actions such as output:2 are meant"
+            );
+            rule_sets::open_flow_set(&rules, actions)
+        }
+        None => rule_sets::class_bench_set(&rules),
+    };
+    let text = text.map_err(anyhow::Error::msg).with_context(named)?;
+    print(format_args!("{text}"));
+    Ok(())
+}
+
 /// Set by a signal: the run ends with what it has found so far.
 static STOP: AtomicBool = AtomicBool::new(false);
 /// The signal.
@@ -138,6 +233,9 @@ fn catch_signals() {
 
 /// Sends, receives and prints the report.
 pub fn run(options: &GenOptions) -> Result<()> {
+    if let Some(GenCommand::Rules(options)) = &options.command {
+        return print_rules(options);
+    }
     let mut spec = spec_of(options)?;
     if options.core.is_some() {
         spec.core = options.core;
@@ -267,6 +365,14 @@ fn stream(options: &GenOptions, port: Port) -> Result<Stream> {
         tos: 0,
         tunnel: None,
     };
+    let rules = options.rules.as_ref().map(|file| Rules {
+        file: file.clone(),
+        format: None,
+        in_port: options.in_port.clone(),
+        miss: options.miss.unwrap_or(0.0),
+        explode: options.explode,
+    });
+    let usual_count = if rules.is_some() { 0 } else { 1 };
     let by: Result<Vec<Field>> = options.by.iter().map(|text| field(text)).collect();
     Ok(Stream {
         name: String::new(),
@@ -274,9 +380,10 @@ fn stream(options: &GenOptions, port: Port) -> Result<Stream> {
         rate,
         size: size(&options.size)?,
         flows: Flows {
-            count: options.flows,
+            count: options.flows.unwrap_or(usual_count),
             order: order(&options.order)?,
             by: by?,
+            rules,
         },
         headers,
     })
@@ -300,10 +407,21 @@ fn order(text: &str) -> Result<Order> {
     Ok(match text {
         "in-turn" => Order::InTurn,
         "random" => Order::Random,
-        _ => match text.strip_prefix("zipf:").map(str::parse::<f64>) {
-            Some(Ok(s)) => Order::Zipf { s },
-            _ => bail!("--order {text}: in-turn, random or zipf:EXPONENT is meant"),
-        },
+        _ => {
+            let number = |text: &str| text.parse::<f64>().ok();
+            let zipf = text.strip_prefix("zipf:").and_then(number);
+            let pareto = text.strip_prefix("pareto:").and_then(|text| {
+                let (a, b) = text.split_once(',')?;
+                Some((number(a)?, number(b)?))
+            });
+            match (zipf, pareto) {
+                (Some(s), _) => Order::Zipf { s },
+                (None, Some((a, b))) => Order::Pareto { a, b },
+                (None, None) => {
+                    bail!("--order {text}: in-turn, random, zipf:EXPONENT or pareto:A,B is meant")
+                }
+            }
+        }
     })
 }
 
@@ -478,6 +596,33 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_asked_for() {
+        let flows = |words: &str| spec(words).unwrap().streams[0].flows.clone();
+        let plain = flows("--to dpdk:a --rules r.txt");
+        assert_eq!((plain.count, plain.order), (0, Order::InTurn));
+        let rules = plain.rules.unwrap();
+        assert_eq!(
+            (rules.file.as_str(), rules.miss, rules.explode),
+            ("r.txt", 0.0, false)
+        );
+        let all = flows(
+            "--to dpdk:a --rules r --flows 9 --in-port p1 --miss 0.25 --order pareto:1,0.001",
+        );
+        assert_eq!(
+            (all.count, all.order),
+            (9, Order::Pareto { a: 1.0, b: 0.001 })
+        );
+        let rules = all.rules.unwrap();
+        assert_eq!((rules.in_port.as_deref(), rules.miss), (Some("p1"), 0.25));
+        assert!(
+            flows("--to dpdk:a --rules r --explode")
+                .rules
+                .unwrap()
+                .explode
+        );
+    }
+
+    #[test]
     fn bad_options_are_named() {
         for (words, wanted) in [
             ("", "a SPEC, or --to or --from"),
@@ -489,6 +634,9 @@ mod tests {
             ("--to dpdk:a --by udp_dst=x", "--by udp_dst=x: FIELD=VALUES"),
             ("x.yaml --to dpdk:a", "cannot be used with"),
             ("--to dpdk:a --burst 3", "--pps"),
+            ("--to dpdk:a --miss 0.5", "--rules"),
+            ("--to dpdk:a --rules r --by udp_dst", "cannot be used with"),
+            ("--to dpdk:a --order pareto:1", "--order pareto:1: in-turn"),
             ("/does/not/exist.yaml", "/does/not/exist.yaml"),
         ] {
             let told = format!("{:#}", spec(words).unwrap_err());

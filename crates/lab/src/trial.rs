@@ -322,6 +322,7 @@ impl Live<'_> {
                     FlowOrder::Zipf => Order::Zipf { s: 1.1 },
                 },
                 by,
+                rules: None,
             },
             headers: Headers {
                 eth_src: format!("02:00:00:{:02x}:00:00", source + 1),

@@ -6,9 +6,10 @@
 
 use crate::capture::Capture;
 use crate::clock::{Clock, Watch};
+use crate::frames::Make;
 use crate::histogram::Histogram;
 use crate::ledger::Ledger;
-use crate::plan::{Content, Made, Plan, Planned};
+use crate::plan::{Content, Frames, Made, Plan, Planned};
 use crate::random::number;
 use crate::report::{Generator, Received, Report, Sent};
 use crate::schedule::Schedule;
@@ -74,8 +75,8 @@ struct Sender<'a> {
 
 /// What a sink has received so far.
 struct Sink {
-    /// Where the last frame's stamp began: that of the next one probably does, too.
-    hint: usize,
+    /// Where all stamps begin, if all begin at one place.
+    only_at: Option<usize>,
     /// Frames of files, by a hash of their bytes.
     recorded: HashMap<u64, Expected>,
     ledgers: Vec<Ledger>,
@@ -114,6 +115,16 @@ fn recorded(streams: &[Planned]) -> HashMap<u64, Expected> {
         }
     }
     known
+}
+
+/// Returns where all streams' stamps begin, if all begin at one place.
+fn only_at(streams: &[Planned]) -> Option<usize> {
+    let mut places = streams.iter().flat_map(|stream| match &stream.content {
+        Content::Made(made) => made.frames.stamps_at(),
+        Content::Recorded { .. } => Vec::new(),
+    });
+    let first = places.next()?;
+    places.all(|at| at == first).then_some(first)
 }
 
 /// Returns a hash of 64 bits.
@@ -185,9 +196,10 @@ impl Sender<'_> {
 
     /// Makes frames that are due at these times. Those that there is no memory for are left out.
     #[inline(always)]
-    fn make<F: Frame, S: Store<F>>(
+    fn make<F: Frame, S: Store<F>, M: Make>(
         &mut self,
         made: &Made,
+        maker: &M,
         due: &[u64],
         run: u8,
         store: &mut S,
@@ -197,8 +209,8 @@ impl Sender<'_> {
         for &time in due {
             let sequence = self.sequence;
             self.sequence += 1;
-            let (flow, template) = (made.chooser.of(sequence), made.sizes.of(sequence));
-            let bytes = made.maker.template_bytes(template);
+            let (flow, size) = (made.chooser.of(sequence), made.sizes.of(sequence));
+            let bytes = maker.begin(size, flow);
             let Some(mut frame) = store.take(bytes) else {
                 continue;
             };
@@ -210,7 +222,7 @@ impl Sender<'_> {
                 flow: flow as u32,
                 time,
             };
-            made.maker.finish(template, frame.head_mut(), flow, &stamp);
+            maker.finish(size, frame.head_mut(), flow, &stamp);
             frames.push(frame);
         }
         lengths
@@ -253,7 +265,13 @@ impl Sender<'_> {
             return;
         }
         let lengths = match &self.plan.content {
-            Content::Made(made) => self.make(made, &due[..count], common.run, store, frames),
+            Content::Made(made) => {
+                let (due, run) = (&due[..count], common.run);
+                match &made.frames {
+                    Frames::Swept(maker) => self.make(made, maker, due, run, store, frames),
+                    Frames::Listed(table) => self.make(made, table, due, run, store, frames),
+                }
+            }
             Content::Recorded { capture, .. } => self.repeat(capture, count, store, frames),
         };
         let departure = common.clock.now();
@@ -304,26 +322,26 @@ impl Sender<'_> {
 }
 
 impl Sink {
-    /// Finds a frame's stamp.
+    /// Finds a frame's stamp, and its layout.
     #[inline(always)]
-    fn read(&mut self, head: &[u8], run: u8, streams: &[Planned]) -> Option<Stamp> {
+    fn read(&mut self, head: &[u8], run: u8, streams: &[Planned]) -> Option<(Stamp, Layout)> {
         let known = |at: usize| -> Option<Layout> {
             let (stream, its) = owner(head, at)?;
             match &streams.get(usize::from(stream))?.content {
-                Content::Made(made) if its == run => Some(made.maker.layout().0),
+                Content::Made(made) if its == run => made.frames.layout_at(at),
                 _ => None,
             }
         };
-        let mut at = self.hint;
-        let layout = match known(at) {
-            Some(layout) => layout,
+        // Where stamps begin at several places, what is found at the wrong one may look like one.
+        let guess = self.only_at.and_then(|at| Some((at, known(at)?)));
+        let (at, layout) = match guess {
+            Some(found) => found,
             None => {
-                at = payload_at(head)?;
-                known(at)?
+                let at = payload_at(head)?;
+                (at, known(at)?)
             }
         };
-        self.hint = at;
-        layout.read(head, at)
+        Some((layout.read(head, at)?, layout))
     }
 
     /// Takes a frame.
@@ -333,7 +351,7 @@ impl Sink {
         if frame.head().len() < HEADERS.min(length) {
             frame.linearize(HEADERS);
         }
-        let Some(stamp) = self.read(frame.head(), common.run, &plan.streams) else {
+        let Some((stamp, layout)) = self.read(frame.head(), common.run, &plan.streams) else {
             self.take_bare(frame, now);
             return;
         };
@@ -341,7 +359,7 @@ impl Sink {
         let ledger = &mut self.ledgers[stream];
         let number = ledger.whole(stamp.sequence);
         let flow = match &plan.streams[stream].content {
-            Content::Made(made) if made.maker.layout().0 != Layout::Full => made.chooser.of(number),
+            Content::Made(made) if layout != Layout::Full => made.chooser.of(number),
             _ => stamp.flow.into(),
         };
         if stamp.time < common.times.begin {
@@ -383,7 +401,7 @@ pub fn run<F: Frame, S: Store<F>>(
 ) -> Report {
     let mut sinks: Vec<Sink> = (0..plan.sinks)
         .map(|_| Sink {
-            hint: 0,
+            only_at: only_at(&plan.streams),
             recorded: recorded(&plan.streams),
             ledgers: plan
                 .streams

@@ -11,16 +11,16 @@ use packet::build::Builder;
 use packet::checksum::Sum;
 use std::net::{IpAddr, Ipv4Addr};
 
-const ETHERNET: usize = 14;
-const VLAN: usize = 4;
-const IPV4: usize = 20;
-const IPV6: usize = 40;
+pub(crate) const ETHERNET: usize = 14;
+pub(crate) const VLAN: usize = 4;
+pub(crate) const IPV4: usize = 20;
+pub(crate) const IPV6: usize = 40;
 const UDP: usize = 8;
 const TCP: usize = 20;
 /// VXLAN's header, and Geneve's without options.
 const TUNNEL: usize = 8;
 /// Bytes of the headers around a tunnelled frame, over IPv4.
-const OUTER: usize = ETHERNET + IPV4 + UDP + TUNNEL;
+pub(crate) const OUTER: usize = ETHERNET + IPV4 + UDP + TUNNEL;
 
 /// Names of the fields that can tell flows apart.
 const FIELDS: &str = "eth_src, eth_dst, vlan_vid, ip_src, ip_dst, ipv6_src, ipv6_dst, udp_src, \
@@ -42,12 +42,22 @@ struct Edit {
 
 /// A whole frame of one length.
 #[derive(Clone, Debug)]
-struct Template {
-    bytes: Vec<u8>,
+pub(crate) struct Template {
+    pub(crate) bytes: Vec<u8>,
     /// The sum of the IPv4 header, without what differs.
-    ip: u64,
+    pub(crate) ip: u64,
     /// The sum that the UDP or TCP checksum is of, without what differs.
-    transport: u64,
+    pub(crate) transport: u64,
+}
+
+/// Builds frames, each from the bytes of a template.
+pub trait Make {
+    /// Returns the bytes that a frame of this flow begins as, of the length of this number.
+    fn begin(&self, size: usize, flow: u64) -> &[u8];
+
+    /// Makes a frame that holds those bytes the one of this flow, with this stamp. `frame` must
+    /// hold at least the headers and the stamp.
+    fn finish(&self, size: usize, frame: &mut [u8], flow: u64, stamp: &Stamp);
 }
 
 /// Builds the frames of one stream.
@@ -66,18 +76,18 @@ pub struct Maker {
 }
 
 /// Addresses and places that follow from headers.
-struct Parsed {
-    eth_src: u64,
-    eth_dst: u64,
-    ip_src: IpAddr,
-    ip_dst: IpAddr,
-    udp: bool,
+pub(crate) struct Parsed {
+    pub(crate) eth_src: u64,
+    pub(crate) eth_dst: u64,
+    pub(crate) ip_src: IpAddr,
+    pub(crate) ip_dst: IpAddr,
+    pub(crate) udp: bool,
     /// Where the inner Ethernet header begins.
-    inner: usize,
+    pub(crate) inner: usize,
     /// Where the inner IP header begins.
-    network: usize,
+    pub(crate) network: usize,
     /// Where the inner UDP or TCP header begins.
-    transport: usize,
+    pub(crate) transport: usize,
     /// Where the payload begins.
     payload: usize,
 }
@@ -210,17 +220,21 @@ impl Maker {
         (self.layout, self.stamp_at)
     }
 
-    /// Returns the bytes that a frame begins as: those of the template of this number.
+    /// Gives its templates away, by size.
+    pub(crate) fn into_templates(self) -> Vec<Template> {
+        self.templates
+    }
+}
+
+impl Make for Maker {
     #[inline(always)]
-    pub fn template_bytes(&self, template: usize) -> &[u8] {
-        &self.templates[template].bytes
+    fn begin(&self, size: usize, _flow: u64) -> &[u8] {
+        &self.templates[size].bytes
     }
 
-    /// Makes a frame that holds the template's bytes the one of this flow, with this stamp.
-    /// `frame` must hold at least the headers and the stamp.
     #[inline(always)]
-    pub fn finish(&self, template: usize, frame: &mut [u8], flow: u64, stamp: &Stamp) {
-        let template = &self.templates[template];
+    fn finish(&self, size: usize, frame: &mut [u8], flow: u64, stamp: &Stamp) {
+        let template = &self.templates[size];
         let (mut ip, mut transport) = (template.ip, template.transport);
         let mut rest = flow;
         for edit in &self.edits {
@@ -296,14 +310,15 @@ impl Edit {
     }
 }
 
+/// Returns the two halves of a word added up, which leaves its one's complement sum as it is.
 #[inline(always)]
-fn halves(word: u64) -> u64 {
+pub(crate) fn halves(word: u64) -> u64 {
     (word >> 32) + (word & 0xffff_ffff)
 }
 
 /// Adds the carries of a one's complement sum of 16-bit words.
 #[inline(always)]
-fn fold(sum: u64) -> u16 {
+pub(crate) fn fold(sum: u64) -> u16 {
     let sum = halves(sum);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
@@ -316,7 +331,7 @@ fn clear(bytes: &mut [u8], edit: &Edit) {
 }
 
 impl Parsed {
-    fn new(place: &str, headers: &Headers) -> Result<Parsed, Problem> {
+    pub(crate) fn new(place: &str, headers: &Headers) -> Result<Parsed, Problem> {
         let at = |name: &str| format!("{place}.headers.{name}");
         let ip = |name: &str, text: &str| -> Result<IpAddr, Problem> {
             text.parse()
@@ -635,7 +650,7 @@ mod tests {
             let size = least + if udp { 14 } else { 6 } + extra;
             let maker = Maker::new("s", &headers, &[size, 1500], &by, 60_000).unwrap();
             let stamp = Stamp { stream: 3, run: 9, sequence, flow: flow as u32, time };
-            let mut bytes = maker.template_bytes(0).to_vec();
+            let mut bytes = maker.begin(0, flow).to_vec();
             prop_assert_eq!(bytes.len(), usize::from(size));
             maker.finish(0, &mut bytes, flow, &stamp);
 
@@ -686,7 +701,7 @@ mod tests {
                 flow: 0,
                 time: 0,
             };
-            let mut bytes = maker.template_bytes(0).to_vec();
+            let mut bytes = maker.begin(0, flow).to_vec();
             maker.finish(0, &mut bytes, flow, &stamp);
             seen.insert(bytes);
         }

@@ -7,6 +7,8 @@
 //!
 //! * [`plan`] checks a spec; [`frames`], [`flows`] and [`schedule`] are what it says about frames'
 //!   contents, their flows and their times.
+//! * [`rules`] reads sets of rules, [`sample`] chooses packets by them, [`table`] builds their frames;
+//!   [`rule_sets`] makes such sets.
 //! * [`capture`] reads the files that are replayed; [`file`] is ports that write them.
 //! * [`stamp`] is what frames carry; [`ledger`] keeps account of what arrives.
 //! * [`engine`] is the loop, over any queues; [`open`] opens real ones, [`memory`] makes a delay
@@ -26,7 +28,11 @@ pub mod open;
 pub mod plan;
 pub mod random;
 pub mod report;
+pub mod rule_sets;
+pub mod rules;
 pub mod run;
+pub mod sample;
 pub mod schedule;
 pub mod spec;
 pub mod stamp;
+pub mod table;

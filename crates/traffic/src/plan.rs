@@ -1,13 +1,17 @@
 //! Checks a spec and prepares what it says.
 
 use crate::capture::Capture;
-use crate::flows::{Chooser, MOST_WEIGHED};
+use crate::flows::{Chooser, MOST_WEIGHED, PERIOD_MAX};
 use crate::frames::Maker;
 use crate::random::{Alias, number};
 use crate::schedule::{Kind, Schedule};
 use crate::spec::{Order, Port, Rate, Size, Spec, Stream};
+use crate::stamp::Layout;
+use crate::table::Table;
 use std::path::Path;
 use std::sync::Arc;
+
+pub mod listed;
 
 /// Most streams: a stamp has 8 bits for them.
 const STREAMS: usize = 250;
@@ -95,7 +99,38 @@ pub struct Made {
     /// How long they are.
     pub sizes: Sizes,
     /// What they hold.
-    pub maker: Maker,
+    pub frames: Frames,
+}
+
+/// What frames hold.
+#[derive(Clone, Debug)]
+pub enum Frames {
+    /// Headers of which some fields differ between flows, each by a rule of its own.
+    Swept(Maker),
+    /// The headers of a list.
+    Listed(Table),
+}
+
+impl Frames {
+    /// Returns where stamps begin, each place at least once.
+    pub fn stamps_at(&self) -> Vec<usize> {
+        match self {
+            Frames::Swept(maker) => vec![maker.layout().1],
+            Frames::Listed(table) => table.stamps_at(),
+        }
+    }
+
+    /// Returns the layout of stamps that begin at `at`; None if none does.
+    #[inline(always)]
+    pub fn layout_at(&self, at: usize) -> Option<Layout> {
+        match self {
+            Frames::Swept(maker) => {
+                let (layout, its) = maker.layout();
+                (its == at).then_some(layout)
+            }
+            Frames::Listed(table) => table.layout_at(at),
+        }
+    }
 }
 
 impl Planned {
@@ -245,11 +280,12 @@ impl Plan {
 fn planned(at: usize, stream: &Stream, seed: u64) -> Result<Planned, Problem> {
     let place = format!("streams[{at}]");
     let flows = &stream.flows;
-    if !(1..u64::from(u32::MAX)).contains(&flows.count) {
+    let least = if flows.rules.is_some() { 0 } else { 1 };
+    if !(least..u64::from(u32::MAX)).contains(&flows.count) {
         return Err(Problem::new(
             format!("{place}.flows.count"),
             format!(
-                "{}: a number from 1 to {} is meant",
+                "{}: a number from {least} to {} is meant",
                 flows.count,
                 u32::MAX - 1
             ),
@@ -262,12 +298,32 @@ fn planned(at: usize, stream: &Stream, seed: u64) -> Result<Planned, Problem> {
                 format!("{s}: a number from 0 to 20 is meant"),
             ));
         }
-        if flows.count > MOST_WEIGHED {
-            return Err(Problem::new(
-                format!("{place}.flows.count"),
-                format!("{} is above {MOST_WEIGHED}, the most for zipf", flows.count),
-            ));
+    }
+    if let Order::Pareto { a, b } = flows.order {
+        for (name, value) in [("a", a), ("b", b)] {
+            if !(value.is_finite() && (1e-6..=1000.0).contains(&value)) {
+                return Err(Problem::new(
+                    format!("{place}.flows.order.pareto.{name}"),
+                    format!("{value}: a number from 0.000001 to 1000 is meant"),
+                ));
+            }
         }
+    }
+    let name_of = match flows.order {
+        Order::Zipf { .. } => Some("zipf"),
+        Order::Pareto { .. } => Some("pareto"),
+        Order::InTurn | Order::Random => None,
+    };
+    if let Some(name) = name_of
+        && flows.count > MOST_WEIGHED
+    {
+        return Err(Problem::new(
+            format!("{place}.flows.count"),
+            format!(
+                "{} is above {MOST_WEIGHED}, the most for {name}",
+                flows.count
+            ),
+        ));
     }
     let name = match stream.name.is_empty() {
         true => format!("stream {at}"),
@@ -300,14 +356,31 @@ fn planned(at: usize, stream: &Stream, seed: u64) -> Result<Planned, Problem> {
         });
     }
     let (sizes, lengths) = Sizes::new(&place, &stream.size, number(seed, 1))?;
-    let maker = Maker::new(&place, &stream.headers, &lengths, &flows.by, flows.count)?;
+    let (frames, count) = match &flows.rules {
+        None => {
+            let maker = Maker::new(&place, &stream.headers, &lengths, &flows.by, flows.count)?;
+            (Frames::Swept(maker), flows.count)
+        }
+        Some(rules) => {
+            let table = listed::table(&place, stream, rules, &lengths, number(seed, 4))?;
+            let count = table.count();
+            (Frames::Listed(table), count)
+        }
+    };
+    let chooser = Chooser::new(count, &flows.order, number(seed, 3));
+    if !chooser.is_whole() {
+        return Err(Problem::new(
+            format!("{place}.flows.order.pareto"),
+            format!("one turn of {count} flows takes more than {PERIOD_MAX} frames"),
+        ));
+    }
     Ok(Planned {
         name,
         schedule: schedule(&rate, &stream.rate, number(seed, 2))?,
         content: Content::Made(Box::new(Made {
-            chooser: Chooser::new(flows.count, &flows.order, number(seed, 3)),
+            chooser,
             sizes,
-            maker,
+            frames,
         })),
         longest: lengths.into_iter().max().unwrap_or(0),
     })

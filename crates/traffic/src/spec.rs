@@ -167,6 +167,46 @@ pub struct Flows {
     /// What tells them apart; if nothing is named, the source address (`ip_src` or `ipv6_src`).
     #[serde(default)]
     pub by: Vec<Field>,
+    /// A set of rules that they are made from, in place of `by`. `count` may be 0: then there are
+    /// as many as rules, or as the explosion has, at most 1,048,576.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Rules>,
+}
+
+/// A set of rules that flows are made from: a flow from each rule in turn, random in what the rule
+/// leaves open of IP addresses, protocol (UDP or TCP) and ports. Ethernet addresses, the VLAN, DSCP
+/// and ECN bits, and the tunnel are those of the stream's headers, where a rule does not match them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// The file: a filter set of ClassBench, or rules as `ovs-ofctl dump-flows` prints them
+    /// (`traffic::rules` says which matches are understood).
+    pub file: String,
+    /// Which of these it is; if absent, ClassBench if the first rule begins with `@`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<RulesFormat>,
+    /// The port of the switch that frames come in by, as rules' `in_port` names it: rules of other
+    /// ports are passed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_port: Option<String>,
+    /// Share of the flows that meet no rule (but for those that say nothing of packets), from 0 to
+    /// 1.
+    #[serde(default)]
+    pub miss: f64,
+    /// Whether the flows are those of a tuple-space explosion: each differs, in every address and
+    /// port that rules match, in one bit from what a rule matches, and meets none.
+    #[serde(default)]
+    pub explode: bool,
+}
+
+/// How a file has its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RulesFormat {
+    /// A filter set of ClassBench.
+    Classbench,
+    /// Rules of Open vSwitch.
+    Openflow,
 }
 
 impl Default for Flows {
@@ -175,6 +215,7 @@ impl Default for Flows {
             count: 1,
             order: Order::default(),
             by: Vec::new(),
+            rules: None,
         }
     }
 }
@@ -192,6 +233,15 @@ pub enum Order {
     Zipf {
         /// The exponent s.
         s: f64,
+    },
+    /// In turn, each with several frames in a row: as many as a number of Pareto's distribution,
+    /// rounded up, of which the share that is above n is (b/n)^a. So ClassBench's generator of
+    /// traces has it: a = 1 with b = 0.0001 for little locality, 0.001 for much.
+    Pareto {
+        /// The shape a.
+        a: f64,
+        /// The scale b.
+        b: f64,
     },
 }
 

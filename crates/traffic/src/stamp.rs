@@ -1,7 +1,7 @@
 //! What frames carry: whose they are, their number, their flow and when they were scheduled.
 //!
-//! A stamp begins where the payload of the innermost UDP or TCP header begins. All numbers are in
-//! network byte order:
+//! A stamp begins where the payload of the innermost UDP or TCP header begins, and with other
+//! protocols 8 bytes behind the IP header. All numbers are in network byte order:
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -162,8 +162,9 @@ const ETHERNET: usize = 14;
 /// Headers inside headers that are followed, of tags and of tunnels.
 const NESTED: usize = 8;
 
-/// Returns where the payload of a frame's innermost UDP or TCP header begins: behind VLAN tags, and
-/// in VXLAN (UDP port 4789) and Geneve (6081). None if there is no such header.
+/// Returns where the payload of a frame's innermost header above IP begins: behind VLAN tags, and in
+/// VXLAN (UDP port 4789) and Geneve (6081). Headers of other protocols than UDP and TCP are taken
+/// for 8 bytes long, as ICMP's are. None if there is no such header.
 pub fn payload_at(frame: &[u8]) -> Option<usize> {
     let half = |at: usize| -> Option<u16> {
         let bytes = frame.get(at..at.checked_add(2)?)?;
@@ -216,7 +217,8 @@ pub fn payload_at(frame: &[u8]) -> Option<usize> {
                 }
                 start = inner;
             }
-            _ => return None,
+            // ICMP, and what generated frames have for other protocols.
+            _ => return Some(at + 8),
         }
     }
     None
@@ -285,6 +287,9 @@ mod tests {
         .concat();
         let geneve = plain().ipv4(1, 2).udp(3, 6081).payload(&inner);
         assert_eq!(payload_at(&geneve.bytes()), Some(96));
+        let mut icmp = udp.bytes();
+        icmp[23] = 1;
+        assert_eq!(payload_at(&icmp), Some(42));
         assert_eq!(
             payload_at(&plain().arp(1, [2; 6], 1, [0; 6], 2).bytes()),
             None

@@ -16,6 +16,7 @@ mod guests;
 mod held_fragments;
 mod json;
 mod openflow_messages;
+mod rule_files;
 mod rules;
 mod steering_messages;
 mod tunnels;
@@ -71,6 +72,7 @@ fn main() -> std::io::Result<()> {
     guests::write_messages(&Corpus::of("vhost_message")?)?;
     captures::write(&Corpus::of("capture")?)?;
     captures::write_stamps(&Corpus::of("stamp")?)?;
+    rule_files::write(&Corpus::of("rules")?)?;
     openflow_messages::write(&Corpus::of("openflow")?, &place)?;
     steering_messages::write(&Corpus::of("steering")?)?;
     json::write_ovsdb(&Corpus::of("ovsdb")?, &place)?;
