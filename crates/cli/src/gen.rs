@@ -521,10 +521,23 @@ fn text(spec: &Spec, report: &Report) -> String {
                 "  {}: {} received, {} lost, {} duplicates, {} reordered",
                 sent.name, arrived.packets, arrived.lost, arrived.duplicates, arrived.reordered
             ));
+            let measured = arrived.latency.count;
+            let unknown = if 2 * arrived.disturbed >= measured && measured > 0 {
+                "not known: the generator was stopped meanwhile; with its stops "
+            } else {
+                ""
+            };
             line(format_args!(
-                "    latency   {}",
+                "    latency   {unknown}{}",
                 microseconds(&arrived.latency)
             ));
+            if let Some(clear) = &arrived.undisturbed {
+                line(format_args!(
+                    "      of {:.2}% the generator was stopped meanwhile; of the others {}",
+                    arrived.disturbed as f64 / measured.max(1) as f64 * 100.0,
+                    microseconds(clear)
+                ));
+            }
             line(format_args!(
                 "    arrivals  {}",
                 microseconds(&arrived.arrivals)

@@ -111,7 +111,7 @@ fn is_invariant() -> bool {
 }
 
 /// Finds times in which this thread did not run although it wanted to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Watch {
     /// The clock, and the thread's processor time, when both were read last.
     seen: (u64, u64),
@@ -123,10 +123,15 @@ pub struct Watch {
     pub stalls: u64,
     /// The longest of them, nanoseconds.
     pub longest: u64,
+    /// When the last of them ended; at first, when watching began.
+    pub until: u64,
 }
 
 /// A turn that takes longer than this, in nanoseconds, may have been interrupted.
 const SUSPICIOUS: u64 = 20_000;
+/// A turn that takes longer than this was, even if the kernel takes it for the thread's own time: it
+/// does so where a hypervisor had the processor.
+const CERTAIN: u64 = 1_000_000;
 
 impl Watch {
     /// Begins at this time.
@@ -137,11 +142,13 @@ impl Watch {
             stalled: 0,
             stalls: 0,
             longest: 0,
+            until: now,
         }
     }
 
     /// Notes that a turn begins; returns how long the thread did not run since the last one, in
-    /// nanoseconds, as far as the kernel knows. Gaps of less than 20 us are no stalls.
+    /// nanoseconds, as far as the kernel knows. Gaps of less than 20 us are no stalls, and those of a
+    /// millisecond are stalls in any case.
     #[inline(always)]
     pub fn turn(&mut self, now: u64) -> u64 {
         let took = now.saturating_sub(self.turn);
@@ -163,12 +170,14 @@ impl Watch {
             .saturating_sub(then)
             .saturating_sub(used - before)
             .min(took);
+        let missed = if took >= CERTAIN { took } else { missed };
         if missed < SUSPICIOUS / 2 {
             return 0;
         }
         self.stalled += missed;
         self.stalls += 1;
         self.longest = self.longest.max(missed);
+        self.until = now;
         missed
     }
 }
@@ -223,6 +232,11 @@ mod tests {
         let missed = watch.turn(clock.now());
         assert!(missed > 25_000_000, "{missed}");
         assert_eq!((watch.stalls, watch.longest), (1, missed));
+        assert_eq!(watch.until, watch.turn);
+        // What a hypervisor takes is the thread's own time for the kernel.
+        let after = watch.turn + 5 * CERTAIN;
+        assert_eq!(watch.turn(after), 5 * CERTAIN);
+        watch.seen.0 = watch.turn;
         let end = clock.now() + 1_000;
         while clock.now() < end {}
         let before = watch.stalled;

@@ -274,7 +274,12 @@ impl Sender<'_> {
             }
             Content::Recorded { capture, .. } => self.repeat(capture, count, store, frames),
         };
-        let departure = common.clock.now();
+        // Of a stream that is sent as fast as possible the distances are the same at any place of the
+        // turn.
+        let departure = match self.schedule.is_most() {
+            true => now,
+            false => common.clock.now(),
+        };
         let outcome = tx.send_finished(frames, lengths);
         if due[0] < common.times.begin {
             return;
@@ -346,7 +351,14 @@ impl Sink {
 
     /// Takes a frame.
     #[inline(always)]
-    fn take<F: Frame>(&mut self, frame: &mut F, now: u64, common: &Common<'_>, plan: &Plan) {
+    fn take<F: Frame>(
+        &mut self,
+        frame: &mut F,
+        now: u64,
+        until: u64,
+        common: &Common<'_>,
+        plan: &Plan,
+    ) {
         let length = frame.len();
         if frame.head().len() < HEADERS.min(length) {
             frame.linearize(HEADERS);
@@ -366,8 +378,7 @@ impl Sink {
             ledger.pass(number, flow);
             return;
         }
-        let latency = now.saturating_sub(stamp.time);
-        ledger.arrive(number, flow, length, now, latency);
+        ledger.arrive(number, flow, length, (stamp.time, now), until);
     }
 }
 
@@ -448,6 +459,8 @@ pub fn run<F: Frame, S: Store<F>>(
     let mut drained = None;
     let mut watch = Watch::new(clock.now());
     let mut watching = false;
+    // What it has seen in the time that counts.
+    let mut told = watch.clone();
     let mut measured = plan.seconds;
     loop {
         let now = clock.now();
@@ -455,8 +468,8 @@ pub fn run<F: Frame, S: Store<F>>(
             // What stopped the thread before does not count.
             (watch, watching) = (Watch::new(now), true);
         }
+        watch.turn(now);
         if drained.is_none() {
-            watch.turn(now);
             let stopped = stop.load(Ordering::Relaxed);
             let mut all = senders.iter();
             let done = match senders.is_empty() {
@@ -467,6 +480,7 @@ pub fn run<F: Frame, S: Store<F>>(
                 measured = now.min(end).saturating_sub(begin);
                 common.times.end = begin + measured.max(1);
                 drained = Some(now + plan.drain);
+                told = watch.clone();
             } else {
                 for sender in &mut senders {
                     // What is due has been late already; each stream reads the time again.
@@ -482,6 +496,7 @@ pub fn run<F: Frame, S: Store<F>>(
                 continue;
             }
             let now = clock.now();
+            watch.turn(now);
             for at in 0..frames.len() {
                 if let Some(next) = frames.get(at + 4) {
                     packet::parse::prefetch_at(next.head().as_ptr());
@@ -490,7 +505,7 @@ pub fn run<F: Frame, S: Store<F>>(
                 for tap in &mut ends.taps {
                     tap.note(frame, now);
                 }
-                sinks[*sink].take(frame, now, &common, plan);
+                sinks[*sink].take(frame, now, watch.until, &common, plan);
             }
             frames.clear();
         }
@@ -498,7 +513,7 @@ pub fn run<F: Frame, S: Store<F>>(
             break;
         }
     }
-    report(&senders, &sinks, &common, &watch, measured)
+    report(&senders, &sinks, &common, &told, measured)
 }
 
 fn report(

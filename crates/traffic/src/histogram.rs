@@ -62,6 +62,20 @@ impl Histogram {
         self.most = self.most.max(ns);
     }
 
+    /// Adds all times of another one.
+    pub fn add_all(&mut self, other: &Histogram) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            // Memory that no value has reached stays untouched.
+            if *more > 0 {
+                *count += more;
+            }
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+        self.least = self.least.min(other.least);
+        self.most = self.most.max(other.most);
+    }
+
     /// Returns how many times there are.
     pub fn count(&self) -> u64 {
         self.count
@@ -133,12 +147,15 @@ mod tests {
     proptest! {
         #[test]
         fn quantiles_are_those_of_the_sorted_values(
-            mut values in proptest::collection::vec(0_u64..1 << 41, 1..200),
+            mut values in proptest::collection::vec(0_u64..1 << 41, 1..200), split in 0_usize..200,
         ) {
-            let mut histogram = Histogram::new();
-            for &value in &values {
-                histogram.add(value, 1);
+            // In two parts, one of which may have none.
+            let (mut histogram, mut other) = (Histogram::new(), Histogram::new());
+            for (at, &value) in values.iter().enumerate() {
+                let part = if at < split { &mut histogram } else { &mut other };
+                part.add(value, 1);
             }
+            histogram.add_all(&other);
             values.iter_mut().for_each(|value| *value = (*value).min(MOST));
             values.sort_unstable();
             for share in [0.0, 0.5, 0.9, 0.999, 1.0] {

@@ -142,7 +142,10 @@ impl Order {
 pub struct Ledger {
     window: Window,
     order: Order,
+    /// Of frames on whose way the generator ran all the time.
     latency: Histogram,
+    /// Of the others.
+    disturbed: Histogram,
     arrivals: Histogram,
     last: Option<u64>,
     /// Frames, each counted once.
@@ -164,6 +167,7 @@ impl Ledger {
             window: Window::new(),
             order: Order::new(flows),
             latency: Histogram::new(),
+            disturbed: Histogram::new(),
             arrivals: Histogram::new(),
             last: None,
             packets: 0,
@@ -187,9 +191,17 @@ impl Ledger {
         self.order.arrive(flow, number);
     }
 
-    /// Notes an arrival: its number, flow and length, the time and how long it took, nanoseconds.
+    /// Notes an arrival at `now` of a frame that was due at `due`, nanoseconds. `until` is when the
+    /// generator's last stop ended.
     #[inline(always)]
-    pub fn arrive(&mut self, number: u64, flow: u64, length: usize, now: u64, latency: u64) {
+    pub fn arrive(
+        &mut self,
+        number: u64,
+        flow: u64,
+        length: usize,
+        (due, now): (u64, u64),
+        until: u64,
+    ) {
         self.bytes += length as u64;
         match self.window.arrive(number) {
             Arrival::First => {}
@@ -201,7 +213,11 @@ impl Ledger {
         }
         self.packets += 1;
         self.reordered += u64::from(self.order.arrive(flow, number));
-        self.latency.add(latency, 1);
+        let histogram = match due < until {
+            true => &mut self.disturbed,
+            false => &mut self.latency,
+        };
+        histogram.add(now.saturating_sub(due), 1);
         self.note_arrival(now);
     }
 
@@ -225,13 +241,18 @@ impl Ledger {
 
     /// Returns what a report says of it, where so many frames were sent.
     pub fn report(&self, sent: u64) -> Arrived {
+        let disturbed = self.disturbed.count();
+        let mut latency = self.disturbed.clone();
+        latency.add_all(&self.latency);
         Arrived {
             packets: self.packets,
             lost: sent.saturating_sub(self.packets),
             duplicates: self.duplicates,
             reordered: self.reordered,
             stale: self.stale,
-            latency: self.latency.percentiles(),
+            latency: latency.percentiles(),
+            disturbed,
+            undisturbed: (disturbed > 0).then(|| self.latency.percentiles()),
             arrivals: self.arrivals.percentiles(),
         }
     }
@@ -289,7 +310,8 @@ mod tests {
                 let flow = number % flows;
                 let whole = ledger.whole(number as u32);
                 prop_assert_eq!(whole, number);
-                ledger.arrive(whole, flow, 60, time as u64, 5);
+                let due = time as u64;
+                ledger.arrive(whole, flow, 60, (due, due + 5), 100);
                 if !seen.insert(number) {
                     duplicates += 1;
                     continue;
@@ -304,6 +326,11 @@ mod tests {
             prop_assert_eq!(report.duplicates, duplicates);
             prop_assert_eq!(report.reordered, reordered);
             prop_assert_eq!(report.stale, 0);
+            // Each is in one of the two; the stop ended at 100.
+            let clear = report.undisturbed.as_ref().unwrap_or(&report.latency);
+            prop_assert_eq!(report.latency.count, report.packets);
+            prop_assert_eq!(clear.count + report.disturbed, report.packets);
+            prop_assert!(report.disturbed <= 100);
             prop_assert_eq!(ledger.bytes, 60 * on_the_way.len() as u64);
         }
 

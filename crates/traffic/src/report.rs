@@ -100,6 +100,13 @@ pub struct Arrived {
     pub stale: u64,
     /// From the scheduled time to arrival, nanoseconds.
     pub latency: Percentiles,
+    /// Of how many frames it has a stop of the generator's thread in it, which was not running at
+    /// some time while they were due or on their way.
+    #[serde(default)]
+    pub disturbed: u64,
+    /// The latency of all other frames; absent if there is no difference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undisturbed: Option<Percentiles>,
     /// Times between arrivals, nanoseconds.
     pub arrivals: Percentiles,
 }

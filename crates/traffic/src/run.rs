@@ -22,6 +22,8 @@ const FASTEST: u64 = 50_000_000;
 /// Share of its time that the thread may be stopped, and of frames that may not be offered, before
 /// that is told.
 const TOLERATED: f64 = 0.001;
+/// Share of frames whose latency may have a stop of the thread in it before that is told.
+const DISTURBED: f64 = 0.01;
 /// How late one frame of a hundred may leave before that is told, nanoseconds.
 const LATE: u64 = 20_000;
 
@@ -224,6 +226,15 @@ fn limit(plan: &Plan, report: &Report, calibration: Option<&Calibration>) -> Vec
             own.longest_stall_ns as f64 / 1e6
         ));
     }
+    let arrived = || report.sinks.iter().flat_map(|sink| &sink.streams);
+    let measured: u64 = arrived().map(|stream| stream.latency.count).sum();
+    let disturbed: u64 = arrived().map(|stream| stream.disturbed).sum();
+    if disturbed as f64 > DISTURBED * measured as f64 {
+        reasons.push(format!(
+            "it was stopped while {:.1}% of the frames were due or on their way, and their latencies have that in them",
+            disturbed as f64 / measured as f64 * 100.0
+        ));
+    }
     if own.rate_error < -TOLERATED {
         reasons.push(format!(
             "it offered {:.2}% fewer frames than it should",
@@ -313,6 +324,56 @@ mod tests {
                 "{report:?}"
             );
         }
+    }
+
+    /// Frames out of memory, by one who stops the thread now and then.
+    struct Sleeper<R> {
+        rx: R,
+        next: std::time::Instant,
+    }
+
+    const SLEEP: Duration = Duration::from_millis(60);
+
+    impl<F: Frame, R: packet::io::RxQueue<F>> packet::io::RxQueue<F> for Sleeper<R> {
+        fn receive(&mut self, out: &mut Vec<F>) -> usize {
+            if std::time::Instant::now() >= self.next {
+                std::thread::sleep(SLEEP);
+                self.next = std::time::Instant::now() + 3 * SLEEP;
+            }
+            self.rx.receive(out)
+        }
+    }
+
+    /// A stop of the thread is in the latency of frames that were due or on their way, and of no
+    /// other.
+    #[test]
+    fn stops_are_told_from_latency() {
+        let text = "seconds: 0.6\ndrain: 0.2\nstreams:\n- {port: {dpdk: a}, rate: {constant: {pps: 5000}}}\n";
+        let mut plan = Plan::new(&spec(text), 7).unwrap();
+        plan.sinks = 1;
+        let clock = Clock::new();
+        let (into, out) = memory::line(&clock, 5_000_000, 1 << 20);
+        let next = std::time::Instant::now() + SLEEP;
+        let mut ends = Ends::<HeapFrame> {
+            tx: vec![Box::new(into)],
+            stream_tx: vec![0],
+            rx: vec![(0, Box::new(Sleeper { rx: out, next }))],
+            taps: Vec::new(),
+        };
+        let mut report = engine::run(&plan, &mut ends, &mut Heap, &clock, &STOP);
+        let arrived = &report.sinks[0].streams[0];
+        let clear = arrived.undisturbed.clone().unwrap_or_default();
+        // It slept for a quarter of the time at least, and what it was stopped besides is told, too.
+        assert!(arrived.disturbed > arrived.packets / 8, "{arrived:?}");
+        assert_eq!(arrived.disturbed + clear.count, arrived.packets);
+        assert!(arrived.latency.max >= 60_000_000, "{:?}", arrived.latency);
+        assert!(clear.count == 0 || clear.min >= 5_000_000, "{clear:?}");
+        assert!(clear.max < 60_000_000, "{clear:?}");
+        let why = limit(&plan, &report, None).join("; ");
+        assert!(why.contains("their latencies have that in them"), "{why}");
+        report.sinks[0].streams[0].disturbed = 0;
+        let why = limit(&plan, &report, None).join("; ");
+        assert!(!why.contains("their latencies have that in them"), "{why}");
     }
 
     #[test]
