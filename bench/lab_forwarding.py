@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Papers a's and b's experiments that look inside (A3, A7, A9, A10, A12, B3, B5, B7 to B10) for the
-lab: each prints its cells as lines of JSON, as bench/lab_slicing.py does.
+"""Papers a's and b's experiments that look inside (A3, A7, A9, A10, A12, B3, B5, B7 to B10), and
+those of sets of rules (E1, E2), for the lab: each prints its cells as lines of JSON, as
+bench/lab_slicing.py does.
 
-    bench/lab_forwarding.py A3|A7|A9|A10|A12|B3|B5|B7|B8|B9|B10 [--mode quick|normal|full]
+    bench/lab_forwarding.py A3|A7|A9|A10|A12|B3|B5|B7|B8|B9|B10|E1|E2 [--mode quick|normal|full]
                             [--subject NAME]... [--rounds N] [--seconds S] [--daemon COMMAND]
 
 Sluice and Open vSwitch forward 64-byte frames from memory (net_pcap) to null devices on core 1, the
@@ -25,7 +26,7 @@ from contender import WORKER_CORE, contender, limit, rate_of, stderr, switchd
 from curve import cycles_per_ns, settled
 from frames import uniform, write_pcap
 from kernel import PEER, SENDER
-from lab_slicing import by_mode, emit, with_traffic, words_of
+from lab_slicing import by_mode, command_of, emit, with_traffic, words_of
 from slicing_peers import harness, peer, result, stream
 from testpmd import Testpmd
 
@@ -696,9 +697,74 @@ def b10(lab, options):
             emit(subject, {"path": "memory"}, {"rate": rate_of(switch.count(options.seconds))})
 
 
+# Frames of a capture of flows from rules.
+FRAMES = 20_000
+# The rules of the paper's attack: what is denied differs from all of them.
+ALLOWED = [
+    "priority=3,tcp,tp_dst=80,actions=output:{out}",
+    "priority=2,tcp,nw_src=10.0.0.0/8,actions=output:{out}",
+    "priority=1,tcp,tp_src=4444,actions=output:{out}",
+    "priority=0,actions=output:{out}",
+]
+
+
+def generated(lab, options, name, rules, *words):
+    """A file of frames of flows that `sluice gen` makes from these rules."""
+    path = f"{lab.directory}/{name}"
+    with open(f"{path}.rules", "w", encoding="ascii") as file:
+        file.write(rules)
+    # In a tenth of a second.
+    harness.run(
+        [command_of(options.daemon or switchd()), "gen", "--to", f"file:{path}.pcap"]
+        + ["--rules", f"{path}.rules", "--size", "60", "--pps", str(10 * FRAMES)]
+        + ["--seconds", "0.1", "--warm-up", "0", "--drain", "0", "--no-calibration", *words],
+        seconds=60,
+    )
+    return f"{path}.pcap"
+
+
+def under_rules(lab, options, at, rules, pcap):
+    """The rate of each daemon with these rules and frames."""
+    for subject, command in daemons(options).items():
+        try:
+            with contender(lab, subject, command) as switch:
+                switch.sinks()
+                switch.rules_from(rules)
+                switch.source(pcap)
+                settled(switch)
+                emit(subject, at, {"rate": switch.rate(options.seconds)})
+        except (harness.Failure, OSError) as failure:
+            stderr(f"{subject}: {failure}")
+            emit(subject, at, missing=failure)
+
+
+def e1(lab, options):
+    """Forwarding by sets of rules of three kinds, a flow for each rule and some that meet none."""
+    sluice = command_of(options.daemon or switchd())
+    for kind in by_mode(options, ["acl", "fw"], ["acl", "fw", "ipc"]):
+        for count in by_mode(options, [1000], [100, 1000, 5000]):
+            made = [sluice, "gen", "rules", "--kind", kind, "--count", str(count)]
+            text = harness.run(made).stdout
+            rules = harness.run([*made, "--openflow", "output:{out}"]).stdout.splitlines()
+            flows = ["--flows", str(count + count // 9), "--miss", "0.1"]
+            pcap = generated(lab, options, f"{kind}-{count}", text, *flows)
+            rules.append("priority=0,actions=output:{out}")
+            under_rules(lab, options, {"kind": kind, "rules": count}, rules, pcap)
+
+
+def e2(lab, options):
+    """A tuple-space explosion of so many flows."""
+    text = "\n".join(ALLOWED) + "\n"
+    for flows in by_mode(options, [1, 1024], [1, 16, 128, 1024, 2048]):
+        pcap = generated(
+            lab, options, f"explosion-{flows}", text, "--explode", "--flows", str(flows)
+        )
+        under_rules(lab, options, {"flows": flows}, ALLOWED, pcap)
+
+
 EXPERIMENTS = {
     function.__name__.upper(): function
-    for function in (a3, a7, a9, a10, a12, b3, b5, b7, b8, b9, b10)
+    for function in (a3, a7, a9, a10, a12, b3, b5, b7, b8, b9, b10, e1, e2)
 }
 
 

@@ -15,6 +15,7 @@ Needs what bench/slicing.py needs: root, gcc, iproute2, ethtool, Open vSwitch wi
 """
 
 import json
+import os
 import statistics
 import struct
 import sys
@@ -496,6 +497,13 @@ def words_of(text, experiments):
     words.add_argument("--subject", action="append", default=[])
     words.add_argument("--daemon", metavar="COMMAND", help="a sluiced")
     return words
+
+
+def command_of(daemon):
+    """`sluice` beside a daemon; where both are installed, it is in bin and the daemon in sbin."""
+    beside = os.path.dirname(daemon)
+    places = [os.path.join(beside, "sluice"), os.path.join(beside, "..", "bin", "sluice")]
+    return next((place for place in places if os.path.exists(place)), places[0])
 
 
 def measure(options, experiments, pages, before=lambda lab: None):

@@ -705,7 +705,9 @@ def switchd_command(text=None):
     if text == "ovs":
         # It names its files after its program: Debian's alternatives call this one ovs-vswitchd as
         # well.
-        link = os.path.join(ROOT, ".build/open-vswitch/ovs-vswitchd")
+        is_source = os.path.exists(os.path.join(ROOT, "Cargo.toml"))
+        place = os.path.join(ROOT, ".build") if is_source else "/run/sluice-lab"
+        link = os.path.join(place, "open-vswitch/ovs-vswitchd")
         os.makedirs(os.path.dirname(link), exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.symlink(OPEN_VSWITCH, link)

@@ -179,6 +179,8 @@ def a_prefix_moves_everything(lab):
                 "lib/systemd/system/sluiced.service",
                 "etc/default/sluiced",
                 "share/doc/sluice/README.md",
+                "share/sluice/lab/bench/lab_forwarding.py",
+                "share/sluice/lab/tests/harness.py",
             }
             <= files_below(there),
             "what is installed:",
@@ -220,6 +222,66 @@ def a_prefix_moves_everything(lab):
             {"etc/default/sluiced", "etc/logrotate.d/sluice"},
             "what `make uninstall` leaves",
         )
+
+
+EXPERIMENT = """
+id: nothing
+title: Nothing
+purpose: None.
+topology: None.
+method: program
+settings: {program: lab_steering.py}
+subjects: [sluice]
+sweep: [{name: field, title: Field, values: []}]
+measures: [{name: found, title: Found, unit: "%", better: higher}]
+plots: []
+"""
+
+
+@test(timeout=120)
+def an_installed_lab_has_its_programs(lab):
+    """The programs that measure experiments are installed with all that they import and compile,
+    the installed command finds them and runs them, and nothing appears beside them."""
+    binaries = binaries_of(lab)
+    top, prefix = f"{lab.directory}/top", "/opt/my switch"
+    there = f"{top}{prefix}"
+    make("install-built", DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
+    programs = f"{there}/share/sluice/lab"
+    before = files_below(programs)
+    for name in ("lab_forwarding", "lab_slicing", "lab_steering"):
+        # Without what the caller's directory and environment have.
+        done = run(
+            [f"{programs}/bench/{name}.py", "--help"],
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        check("--mode" in done.stdout, done.stdout)
+        text = text_of(f"{programs}/bench/{name}.py")
+        for used in re.findall(r'os\.path\.join\(HERE, "([^"]+)"\)', text):
+            check(f"bench/{used}" in before, f"{name} uses {used}")
+    for name in (name for name in before if name.endswith(".py")):
+        for used in re.findall(r'HERE, "([^"]+\.c)"', text_of(f"{programs}/{name}")):
+            check(f"bench/{used}" in before, f"{name} uses {used}, which is not installed")
+    path = f"{lab.directory}/nothing.yaml"
+    with open(path, "w", encoding="ascii") as file:
+        file.write(EXPERIMENT)
+
+    def told(name):
+        command = [f"{there}/bin/sluice", "lab", "run", path, "--quick", "--rounds", "1"]
+        output = f"{lab.directory}/{name}"
+        run([*command, "--output", output], seconds=90, ok=False)
+        return text_of(f"{output}/results.json")
+
+    # It is found and run, and refuses an experiment that it does not have.
+    text = told("found")
+    check("lab_steering.py ended with exit status: 2" in text, text[-3000:])
+    equal(files_below(programs), before, "what is below share/sluice/lab afterwards")
+    make("uninstall", DESTDIR=top, PREFIX=prefix)
+    check(not os.path.exists(f"{there}/share/sluice"), files_below(there))
+    make("install-built", DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
+    os.remove(f"{programs}/bench/lab_steering.py")
+    text = told("gone")
+    check("is in none of" in text and "share/sluice/lab/bench" in text, text[-3000:])
 
 
 @test(timeout=60)

@@ -64,6 +64,8 @@ const EMBEDDED: &[(&str, &str)] = &[
     embed!("d11.yaml"),
     embed!("d12.yaml"),
     embed!("d13.yaml"),
+    embed!("e1.yaml"),
+    embed!("e2.yaml"),
 ];
 
 /// Most cells of one experiment.

@@ -1,9 +1,10 @@
 //! Experiments that a program measures: it prints a [`Line`] for each run of each cell, as JSON.
 //!
-//! The programs of the papers' experiments are Python (`bench/lab_slicing.py`,
-//! `bench/lab_steering.py`), for what they set up is set up by the developers' benchmarks already.
+//! The programs of the papers' experiments are Python (`bench/lab_forwarding.py`,
+//! `bench/lab_slicing.py`, `bench/lab_steering.py`), for what they set up is set up by the developers' benchmarks already.
 
 use crate::lines::Line;
+use crate::subjects::beside;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -35,13 +36,13 @@ pub struct Request<'a> {
     pub limit: Duration,
 }
 
-/// Finds a program of the lab: beside the build tree's `bench`, in `share/sluice/lab` beside the
-/// installed command, or in `SLUICE_LAB_PROGRAMS`. The error names the places.
+/// Finds a program of the lab: in the build tree's `bench`, in `share/sluice/lab/bench` below the
+/// prefix of the installed command, or in `SLUICE_LAB_PROGRAMS`. The error names the places.
 pub fn find(program: &str) -> Result<PathBuf, String> {
     if program.contains('/') || !program.ends_with(".py") {
         return Err(format!(
             "settings.program: {program:?} is not the name of a program of the lab \
-             (lab_slicing.py, lab_steering.py)"
+             (lab_forwarding.py, lab_slicing.py, lab_steering.py)"
         ));
     }
     let mut places: Vec<PathBuf> = std::env::var_os("SLUICE_LAB_PROGRAMS")
@@ -54,7 +55,7 @@ pub fn find(program: &str) -> Result<PathBuf, String> {
         own.ancestors()
             .skip(1)
             .take(4)
-            .flat_map(|at| [at.join("bench"), at.join("share/sluice/lab")]),
+            .flat_map(|at| [at.join("bench"), at.join("share/sluice/lab/bench")]),
     );
     let found = places.iter().map(|place| place.join(program));
     found
@@ -100,10 +101,11 @@ pub fn run(
     for subject in request.subjects {
         command.args(["--subject", subject]);
     }
-    let own = || Some(std::env::current_exe().ok()?.with_file_name("sluiced"));
-    if let Some(daemon) = request.daemon.map(Path::to_owned).or_else(own) {
+    if let Some(daemon) = request.daemon.map(Path::to_owned).or_else(beside) {
         command.arg("--daemon").arg(daemon);
     }
+    // Where it is installed, nothing else is to appear.
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
     // A group of its own: what is typed at the terminal reaches the lab alone, which then ends it.
     command
         .stdin(Stdio::null())

@@ -326,6 +326,12 @@ fn masks(ports: Ports) -> Vec<Bits> {
     masks
 }
 
+/// Returns the types or codes of ICMP, one by one, that meet a condition.
+fn values(ports: Ports) -> Vec<Bits> {
+    let met = (0..=0xff_u16).filter(|&value| ports.meets(value));
+    met.map(|value| Bits::new(value.into(), 0xffff)).collect()
+}
+
 /// Returns a rule as lines that `ovs-ofctl add-flows` reads, all of the priority given: ranges of
 /// ports need several. The error says what they have no words for.
 pub fn open_flow(rule: &Rule, priority: usize, actions: &str) -> Result<String, String> {
@@ -397,8 +403,13 @@ pub fn open_flow(rule: &Rule, priority: usize, actions: &str) -> Result<String, 
             parts.push(format!("nw_tos={}", rule.tos.value));
         }
         let is_icmp = matches!(protocol, Some(ICMP | ICMP6));
-        for src in masks(rule.port_src) {
-            for dst in masks(rule.port_dst) {
+        // Types and codes of ICMP have no masks.
+        let bits = |ports: Ports| match is_icmp && !ports.is_any() {
+            true => values(ports),
+            false => masks(ports),
+        };
+        for src in bits(rule.port_src) {
+            for dst in bits(rule.port_dst) {
                 let mut parts = parts.clone();
                 for (side, bits) in [src, dst].into_iter().enumerate() {
                     match is_icmp {

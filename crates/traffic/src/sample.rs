@@ -109,17 +109,31 @@ impl Sampler {
     }
 
     /// Returns the n-th packet that meets no rule, but for rules that say nothing: random in
-    /// addresses, protocol (TCP or UDP) and ports; if that does not help, also in Ethernet addresses.
-    /// None if none is found. Adds to `compared` how often a packet was compared with a rule.
+    /// addresses, protocol (TCP or UDP) and ports; if that does not help, of ICMP; and then of other
+    /// protocols (numbers 64 to 127), with random Ethernet addresses. None if none is found. Adds to
+    /// `compared` how often a packet was compared with a rule.
     pub fn missing(&self, rules: &[Rule], n: u64, compared: &mut u64) -> Option<Header> {
         let free = Rule::any(0);
         (0..TRIES).find_map(|attempt| {
-            let mut header = self.meeting(&free, n.wrapping_mul(TRIES).wrapping_add(attempt));
+            let n = n.wrapping_mul(TRIES).wrapping_add(attempt);
+            let mut header = self.meeting(&free, n);
+            let random = number(self.seed ^ 0x5c, n);
+            let other = |protocol: u8, kind: u16, header: Header| Header {
+                protocol,
+                port_src: kind,
+                port_dst: 0,
+                flags: 0,
+                ..header
+            };
             if attempt >= TRIES / 2 {
+                header = other(64 + (random >> 58) as u8, 0, header);
                 // Of one station, and administered by hand.
-                let address = |n: u64| number(self.seed ^ 0x5c, n) & 0xfcff_ffff_ffff | (2 << 40);
-                header.eth_src = address(2 * n.wrapping_mul(TRIES).wrapping_add(attempt));
-                header.eth_dst = address(2 * n.wrapping_mul(TRIES).wrapping_add(attempt) + 1);
+                let address = |random: u64| random & 0xfcff_ffff_ffff | (2 << 40);
+                header.eth_src = address(random);
+                header.eth_dst = address(number(random, 1));
+            } else if attempt >= TRIES / 4 {
+                let kind = if header.six { 128 } else { 8 };
+                header = other(icmp_of(header.six), kind, header);
             }
             meets_none(rules, &header, compared).then_some(header)
         })

@@ -431,6 +431,26 @@ fn icmp_messages_have_what_rules_say() {
     }
 }
 
+/// A range that goes beyond what ICMP's types are; found by fuzzing.
+#[test]
+fn ranges_of_icmp_types_are_written_one_by_one() {
+    let rule = only("@fd00::/8 ::/0 5 : 4000 0 : 65535 0x3a/0xFF");
+    let text = rule_sets::open_flow(&rule, 1, "drop").unwrap();
+    let again = rules::read(&text, Format::OpenFlow).unwrap();
+    assert_eq!(again.len(), 251);
+    for kind in 0..=255 {
+        let flow = Header {
+            six: true,
+            src: 0xfd00 << 112,
+            protocol: 58,
+            port_src: kind,
+            ..Header::default()
+        };
+        let met = again.iter().filter(|rule| rule.meets(&flow)).count();
+        assert_eq!((met == 1, met < 2), (rule.meets(&flow), true), "{kind}");
+    }
+}
+
 #[test]
 fn what_is_not_understood_is_named_with_its_line() {
     for (text, wanted) in [
@@ -750,6 +770,8 @@ fn plans_have_the_flows_that_are_asked_for() {
     );
     let none = planned(ported, "{count: 0, rules: {file: FILE, in_port: '3'}}").unwrap_err();
     assert!(none.to_string().contains("there is no rule"), "{none}");
+    let most = "tcp actions=drop\nudp actions=drop\nicmp actions=drop\n";
+    assert_eq!(count(most, "{count: 9, rules: {file: FILE, miss: 1}}"), 9);
     let all =
         "tcp actions=drop\nip,nw_src=0.0.0.0/1 actions=drop\nip,nw_src=128.0.0.0/1 actions=drop\n";
     let told = planned(all, "{count: 9, rules: {file: FILE, miss: 1}}")

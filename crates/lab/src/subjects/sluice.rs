@@ -21,12 +21,12 @@ pub fn sluice(daemon: Option<&Path>) -> Daemon {
     }
 }
 
-/// The daemon that was built or installed with this program. Cargo puts examples one directory
-/// further down.
-fn beside() -> Option<PathBuf> {
+/// The daemon that was built or installed with this program, which is in `bin` where the daemon is
+/// in `sbin`. Cargo puts examples one directory further down.
+pub(crate) fn beside() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let directories = program.ancestors().skip(1).take(2);
     directories
-        .map(|directory| directory.join("sluiced"))
+        .flat_map(|directory| [directory.join("sluiced"), directory.join("sbin/sluiced")])
         .find(|path| is_executable(path))
 }
