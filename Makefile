@@ -35,13 +35,14 @@ SYSCONFDIR ?= $(if $(subst X/usr,,X$(PREFIX)),$(PREFIX)/etc,/etc)
 DOCDIR ?= $(PREFIX)/share/doc/sluice
 # What is installed beside binaries, manual and completion.
 HELPERS := rules container await-database
-# What measures the lab's experiments: its programs, what they import of bench/ and tests/, and what
-# they compile.
-LAB := $(addprefix bench/,cases.py cases_connections.py cases_long.py cases_tunnels.py contender.py \
-    curve.py frames.py kernel.py lab_forwarding.py lab_slicing.py lab_steering.py live_frames.py \
-    slicing_cpu.py slicing_peers.py steering.py steering_crypt.bpf.c steering_peer.c traffic.c) \
-  $(addprefix tests/,guest.py harness.py hugepages.py isolated.py openflow_client.py test_steer.py \
-    testpmd.py)
+# What measures the lab's experiments: its programs, what they import of bench/ and tests/, and
+# what they compile.
+LAB := $(addprefix bench/,cases.py cases_connections.py cases_long.py cases_tunnels.py \
+    contender.py curve.py frames.py kernel.py lab_forwarding.py lab_slicing.py lab_steering.py \
+    live_frames.py slicing_cpu.py slicing_peers.py steering.py steering_crypt.bpf.c \
+    steering_peer.c traffic.c) \
+  $(addprefix tests/,guest.py harness.py hugepages.py isolated.py openflow_client.py \
+    test_steer.py testpmd.py)
 DOCUMENTS := README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE NOTICE
 PAGES := $(wildcard docs/*.md docs/*.svg)
 TESTS ?=
@@ -118,7 +119,8 @@ install-built: install-place
 	  install -m 644 packaging/default "$(DESTDIR)$(SYSCONFDIR)/default/sluiced"
 	[ -e "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice" ] || \
 	  install -m 644 packaging/logrotate "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice"
-	install -d "$(DESTDIR)$(PREFIX)/share/sluice/lab/bench" "$(DESTDIR)$(PREFIX)/share/sluice/lab/tests"
+	install -d "$(DESTDIR)$(PREFIX)/share/sluice/lab/bench" \
+	  "$(DESTDIR)$(PREFIX)/share/sluice/lab/tests"
 	for file in $(LAB); do mode=644; [ ! -x $$file ] || mode=755; \
 	  install -m $$mode $$file "$(DESTDIR)$(PREFIX)/share/sluice/lab/$$file" || exit; done
 	install -m 644 $(DOCUMENTS) "$(DESTDIR)$(DOCDIR)"

@@ -1,7 +1,8 @@
 //! Experiments that a program measures: it prints a [`Line`] for each run of each cell, as JSON.
 //!
 //! The programs of the papers' experiments are Python (`bench/lab_forwarding.py`,
-//! `bench/lab_slicing.py`, `bench/lab_steering.py`), for what they set up is set up by the developers' benchmarks already.
+//! `bench/lab_slicing.py`, `bench/lab_steering.py`), for what they set up is set up by the
+//! developers' benchmarks already.
 
 use crate::lines::Line;
 use crate::subjects::beside;

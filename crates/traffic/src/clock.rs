@@ -129,8 +129,8 @@ pub struct Watch {
 
 /// A turn that takes longer than this, in nanoseconds, may have been interrupted.
 const SUSPICIOUS: u64 = 20_000;
-/// A turn that takes longer than this was, even if the kernel takes it for the thread's own time: it
-/// does so where a hypervisor had the processor.
+/// A turn that takes longer than this was, even if the kernel takes it for the thread's own time:
+/// it does so where a hypervisor had the processor.
 const CERTAIN: u64 = 1_000_000;
 
 impl Watch {
@@ -147,8 +147,8 @@ impl Watch {
     }
 
     /// Notes that a turn begins; returns how long the thread did not run since the last one, in
-    /// nanoseconds, as far as the kernel knows. Gaps of less than 20 us are no stalls, and those of a
-    /// millisecond are stalls in any case.
+    /// nanoseconds, as far as the kernel knows. Gaps of less than 20 us are no stalls, and those of
+    /// a millisecond are stalls in any case.
     #[inline(always)]
     pub fn turn(&mut self, now: u64) -> u64 {
         let took = now.saturating_sub(self.turn);

@@ -274,8 +274,8 @@ impl Sender<'_> {
             }
             Content::Recorded { capture, .. } => self.repeat(capture, count, store, frames),
         };
-        // Of a stream that is sent as fast as possible the distances are the same at any place of the
-        // turn.
+        // Of a stream that is sent as fast as possible the distances are the same at any place of
+        // the turn.
         let departure = match self.schedule.is_most() {
             true => now,
             false => common.clock.now(),

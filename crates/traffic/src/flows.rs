@@ -143,7 +143,8 @@ mod tests {
         }
     }
 
-    /// Chi-square of the lengths of runs against Pareto's distribution: 1, 2 to 3, 4 to 7, and so on.
+    /// Chi-square of the lengths of runs against Pareto's distribution: 1, 2 to 3, 4 to 7, and so
+    /// on.
     #[test]
     fn pareto_has_its_runs() {
         let count = 200_000;

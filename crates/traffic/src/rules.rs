@@ -8,9 +8,10 @@
 //!   0x0200 SYN). They are passed over in rules that TCP does not meet.
 //! * Open vSwitch, as `ovs-ofctl dump-flows` prints rules and `add-flows` reads them: `in_port`;
 //!   `dl_src` and `dl_dst` with masks, `dl_vlan`, `dl_type` of IPv4 and IPv6; `ip`, `icmp`, `tcp`,
-//!   `udp` and the same for IPv6; `nw_src`, `nw_dst`, `ipv6_src`, `ipv6_dst` with prefixes or masks,
-//!   `nw_proto`, `nw_tos`; `tp_src`, `tp_dst` with masks, `icmp_type`, `icmp_code`; all by their
-//!   newer names, too. Rules of other tables than 0 are passed over, and so is all that is no match.
+//!   `udp` and the same for IPv6; `nw_src`, `nw_dst`, `ipv6_src`, `ipv6_dst` with prefixes or
+//!   masks, `nw_proto`, `nw_tos`; `tp_src`, `tp_dst` with masks, `icmp_type`, `icmp_code`; all by
+//!   their newer names, too. Rules of other tables than 0 are passed over, and so is all that is no
+//!   match.
 
 use std::net::IpAddr;
 

@@ -363,7 +363,8 @@ mod tests {
         let mut report = engine::run(&plan, &mut ends, &mut Heap, &clock, &STOP);
         let arrived = &report.sinks[0].streams[0];
         let clear = arrived.undisturbed.clone().unwrap_or_default();
-        // It slept for a quarter of the time at least, and what it was stopped besides is told, too.
+        // It slept for a quarter of the time at least, and what it was stopped besides is told,
+        // too.
         assert!(arrived.disturbed > arrived.packets / 8, "{arrived:?}");
         assert_eq!(arrived.disturbed + clear.count, arrived.packets);
         assert!(arrived.latency.max >= 60_000_000, "{:?}", arrived.latency);

@@ -109,9 +109,9 @@ impl Sampler {
     }
 
     /// Returns the n-th packet that meets no rule, but for rules that say nothing: random in
-    /// addresses, protocol (TCP or UDP) and ports; if that does not help, of ICMP; and then of other
-    /// protocols (numbers 64 to 127), with random Ethernet addresses. None if none is found. Adds to
-    /// `compared` how often a packet was compared with a rule.
+    /// addresses, protocol (TCP or UDP) and ports; if that does not help, of ICMP; and then of
+    /// other protocols (numbers 64 to 127), with random Ethernet addresses. None if none is found.
+    /// Adds to `compared` how often a packet was compared with a rule.
     pub fn missing(&self, rules: &[Rule], n: u64, compared: &mut u64) -> Option<Header> {
         let free = Rule::any(0);
         (0..TRIES).find_map(|attempt| {

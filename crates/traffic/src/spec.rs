@@ -175,7 +175,8 @@ pub struct Flows {
 
 /// A set of rules that flows are made from: a flow from each rule in turn, random in what the rule
 /// leaves open of IP addresses, protocol (UDP or TCP) and ports. Ethernet addresses, the VLAN, DSCP
-/// and ECN bits, and the tunnel are those of the stream's headers, where a rule does not match them.
+/// and ECN bits, and the tunnel are those of the stream's headers, where a rule does not match
+/// them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {

@@ -162,9 +162,9 @@ const ETHERNET: usize = 14;
 /// Headers inside headers that are followed, of tags and of tunnels.
 const NESTED: usize = 8;
 
-/// Returns where the payload of a frame's innermost header above IP begins: behind VLAN tags, and in
-/// VXLAN (UDP port 4789) and Geneve (6081). Headers of other protocols than UDP and TCP are taken
-/// for 8 bytes long, as ICMP's are. None if there is no such header.
+/// Returns where the payload of a frame's innermost header above IP begins: behind VLAN tags, and
+/// in VXLAN (UDP port 4789) and Geneve (6081). Headers of other protocols than UDP and TCP are
+/// taken for 8 bytes long, as ICMP's are. None if there is no such header.
 pub fn payload_at(frame: &[u8]) -> Option<usize> {
     let half = |at: usize| -> Option<u16> {
         let bytes = frame.get(at..at.checked_add(2)?)?;
