@@ -174,11 +174,16 @@ impl Watch {
         if missed < SUSPICIOUS / 2 {
             return 0;
         }
-        self.stalled += missed;
-        self.stalls += 1;
-        self.longest = self.longest.max(missed);
         self.until = now;
+        self.note(missed);
         missed
+    }
+
+    /// Counts a stall of so many nanoseconds; 0 is none.
+    pub fn note(&mut self, missed: u64) {
+        self.stalled += missed;
+        self.stalls += u64::from(missed > 0);
+        self.longest = self.longest.max(missed);
     }
 }
 

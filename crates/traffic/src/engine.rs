@@ -465,8 +465,10 @@ pub fn run<F: Frame, S: Store<F>>(
     loop {
         let now = clock.now();
         if now >= begin && !watching {
-            // What stopped the thread before does not count.
+            // Of what stopped the thread only that counts which was behind the beginning.
+            let missed = watch.turn(now).min(now - begin);
             (watch, watching) = (Watch::new(now), true);
+            watch.note(missed);
         }
         watch.turn(now);
         if drained.is_none() {

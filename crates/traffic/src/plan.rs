@@ -291,13 +291,13 @@ fn planned(at: usize, stream: &Stream, seed: u64) -> Result<Planned, Problem> {
             ),
         ));
     }
-    if let Order::Zipf { s } = flows.order {
-        if !(s.is_finite() && (0.0..=20.0).contains(&s)) {
-            return Err(Problem::new(
-                format!("{place}.flows.order.zipf.s"),
-                format!("{s}: a number from 0 to 20 is meant"),
-            ));
-        }
+    if let Order::Zipf { s } = flows.order
+        && !(s.is_finite() && (0.0..=20.0).contains(&s))
+    {
+        return Err(Problem::new(
+            format!("{place}.flows.order.zipf.s"),
+            format!("{s}: a number from 0 to 20 is meant"),
+        ));
     }
     if let Order::Pareto { a, b } = flows.order {
         for (name, value) in [("a", a), ("b", b)] {

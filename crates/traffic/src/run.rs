@@ -344,28 +344,43 @@ mod tests {
         }
     }
 
+    /// Runs a spec whose frames take 5 ms, and is stopped after this time for the first time.
+    fn put_to_sleep(text: &str, after: Duration) -> (Plan, Report) {
+        let mut plan = Plan::new(&spec(text), 7).unwrap();
+        plan.sinks = 1;
+        let clock = Clock::new();
+        let (into, rx) = memory::line(&clock, 5_000_000, 1 << 20);
+        let next = std::time::Instant::now() + after;
+        let mut ends = Ends::<HeapFrame> {
+            tx: vec![Box::new(into)],
+            stream_tx: vec![0],
+            rx: vec![(0, Box::new(Sleeper { rx, next }))],
+            taps: Vec::new(),
+        };
+        let report = engine::run(&plan, &mut ends, &mut Heap, &clock, &STOP);
+        (plan, report)
+    }
+
+    /// Of a stop that began before the time that counts, the rest counts.
+    #[test]
+    fn stops_at_the_beginning_are_told() {
+        let text = "seconds: 0.1\nwarm_up: 0.01\ndrain: 0\nstreams:\n- {port: {dpdk: a}, rate: {constant: {pps: 1000}}}\n";
+        let (_, report) = put_to_sleep(text, Duration::ZERO);
+        let told = report.generator.stalled_ns;
+        assert!(told >= 40_000_000, "{:?}", report.generator);
+    }
+
     /// A stop of the thread is in the latency of frames that were due or on their way, and of no
     /// other.
     #[test]
     fn stops_are_told_from_latency() {
         let text = "seconds: 0.6\ndrain: 0.2\nstreams:\n- {port: {dpdk: a}, rate: {constant: {pps: 5000}}}\n";
-        let mut plan = Plan::new(&spec(text), 7).unwrap();
-        plan.sinks = 1;
-        let clock = Clock::new();
-        let (into, out) = memory::line(&clock, 5_000_000, 1 << 20);
-        let next = std::time::Instant::now() + SLEEP;
-        let mut ends = Ends::<HeapFrame> {
-            tx: vec![Box::new(into)],
-            stream_tx: vec![0],
-            rx: vec![(0, Box::new(Sleeper { rx: out, next }))],
-            taps: Vec::new(),
-        };
-        let mut report = engine::run(&plan, &mut ends, &mut Heap, &clock, &STOP);
+        let (plan, mut report) = put_to_sleep(text, SLEEP);
         let arrived = &report.sinks[0].streams[0];
         let clear = arrived.undisturbed.clone().unwrap_or_default();
         // It slept for a quarter of the time at least, and what it was stopped besides is told,
         // too.
-        assert!(arrived.disturbed > arrived.packets / 8, "{arrived:?}");
+        assert!(8 * arrived.disturbed >= arrived.packets, "{arrived:?}");
         assert_eq!(arrived.disturbed + clear.count, arrived.packets);
         assert!(arrived.latency.max >= 60_000_000, "{:?}", arrived.latency);
         assert!(clear.count == 0 || clear.min >= 5_000_000, "{clear:?}");
@@ -394,8 +409,11 @@ mod tests {
         let text = "seconds: 0.01\ndrain: 0\nstreams:\n- {port: {dpdk: a}, rate: most}\n";
         let report = tested(text, 0);
         let why = report.generator.limited.unwrap_or_default();
+        // A busy machine may have stopped it all the time.
         assert!(
-            why.contains("took all that it made") || report.streams[0].refused > 0,
+            why.contains("took all that it made")
+                || report.streams[0].refused > 0
+                || report.streams[0].packets == 0 && why.contains("its thread was stopped"),
             "{why}"
         );
     }

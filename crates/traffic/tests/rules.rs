@@ -83,7 +83,7 @@ fn read(frame: &[u8]) -> Read {
         6 | 17 => (half(above), half(above + 2)),
         _ => (frame[above].into(), frame[above + 1].into()),
     };
-    let sum = |bytes: &[u8]| -> u32 { bytes.chunks(2).map(|two| word(two)).sum() };
+    let sum = |bytes: &[u8]| -> u32 { bytes.chunks(2).map(word).sum() };
     let is_right = |mut sum: u32| {
         while sum > 0xffff {
             sum = (sum >> 16) + (sum & 0xffff);
