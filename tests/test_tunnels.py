@@ -1023,6 +1023,41 @@ def a_neighbours_new_address_is_followed(lab):
 
 
 @test()
+def neighbours_are_asked_again_before_they_expire(lab):
+    """A neighbour that nothing is sent to is asked again in the last third of its time: it stays
+    as long as it answers, and goes when it does not. (Open vSwitch lets it expire.)"""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    at.pushed()
+    at.switch.appctl("tnl/neigh/aging", "4")
+    question = arp(1, at.mac, at.here, at.there)
+    for _ in range(2):
+        at.wire.drain()
+        wait_for(
+            "it is asked again",
+            lambda: at.wire.receive(0.5, lambda frame: frame.startswith(question), until=1),
+        )
+        equal(at.there in neighbours(at.switch), True, "it is still known")
+    at.far.run("ip link set eth0 arp off")
+    becomes(lambda: at.there in neighbours(at.switch), False, "it is known without an answer")
+
+
+@test()
+def the_status_of_a_tunnel_follows_its_route(lab):
+    """Also where nothing else is written to the database: where a tunnel leaves is shown as soon as
+    there is a route, and no longer when that has gone."""
+    at = Watched(lab)
+    at.switch.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=3600000")
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    shown = {"tunnel_egress_iface": "br-phy", "tunnel_egress_iface_carrier": "up"}
+    becomes(lambda: at.switch.get("Interface", "tun", "status"), shown, "status of the tunnel")
+    give_address(at.switch, change="del")
+    becomes(lambda: at.switch.get("Interface", "tun", "status"), {}, "status without a route")
+    give_address(at.switch)
+    becomes(lambda: at.switch.get("Interface", "tun", "status"), shown, "status of the tunnel")
+
+
+@test()
 def addresses_that_come_and_go_are_noticed(lab):
     """A tunnel works as soon as br-phy is given an address, with that source; stops when it goes;
     goes on with another."""

@@ -3,6 +3,7 @@
 use crate::ports::{Device, Shares};
 use crate::trace::Trace;
 use crate::traffic::Traffic;
+use packet::tunnel::TunnelKind;
 use std::collections::BTreeMap;
 
 /// What is behind a port.
@@ -29,13 +30,14 @@ impl Kind {
 
     /// Returns the kind that a port of this type (the database's `Interface.type`) is measured as,
     /// and whether that is exact: kernel interfaces are measured as veth, other types as DPDK's
-    /// devices, and types without a device cost nothing.
+    /// devices, and types without a device cost nothing. Headers of tunnels are not measured.
     pub fn of_type(device: &str) -> (Kind, bool) {
         match device {
             "" | "system" => (Kind::Measured(Device::Veth), true),
             "internal" | "tap" => (Kind::Measured(Device::Tap), true),
             "afxdp" | "afxdp-nonpmd" => (Kind::Measured(Device::AfXdp), true),
             "patch" | "dummy" | "dummy-internal" => (Kind::Memory, true),
+            name if TunnelKind::ALL.iter().any(|kind| kind.name() == name) => (Kind::Memory, false),
             name => match Kind::named(name) {
                 Some(kind) => (kind, true),
                 None => (Kind::Measured(Device::Dpdk), false),
@@ -109,6 +111,9 @@ mod tests {
         assert_eq!(Kind::of_type("tap"), (tap, true));
         assert_eq!(Kind::of_type("afxdp"), (xdp, true));
         assert_eq!(Kind::of_type("patch"), (Kind::Memory, true));
+        for kind in TunnelKind::ALL {
+            assert_eq!(Kind::of_type(kind.name()), (Kind::Memory, false));
+        }
         let guest = Kind::Measured(Device::Vhost);
         assert_eq!(Kind::of_type("dpdkvhostuserclient"), (guest, true));
         let dpdk = Kind::Measured(Device::Dpdk);

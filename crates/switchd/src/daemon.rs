@@ -292,6 +292,10 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
             since_statistics = Duration::ZERO;
             database.want_statistics();
         }
+        // The status of tunnels says by which device they leave.
+        if switch.take_changed_ways() {
+            database.write_soon();
+        }
     }
 }
 

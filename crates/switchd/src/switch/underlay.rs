@@ -11,18 +11,21 @@ use super::{Bridge, Switch};
 use crate::config::ofport;
 use ports::RouteEvents;
 use program::actions::{Op, OpList};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use underlay::{Device, Mac, Neighbours, Route, Routes, View};
+use underlay::{Device, Mac, Neighbour, Neighbours, Route, Routes, View};
 
 /// Shortest time between two requests for one neighbour, ms.
 const ASK_MS: u64 = 200;
 /// Most requested neighbours that are remembered.
 const ASKED_MAX: usize = 4096;
+/// Most neighbours of those that will soon expire that are asked for again at a time, about once a
+/// second.
+const REFRESHED_MAX: usize = 64;
 
 /// Shortest time between two updates of neighbours to workers.
 const NEIGHBOURS_PAUSE: Duration = Duration::from_millis(10);
@@ -43,6 +46,8 @@ pub struct Underlay {
     state: RefCell<State>,
     /// Notified when neighbours have changed.
     news: tokio::sync::Notify,
+    /// Whether routes or devices have changed since [`Switch::take_changed_ways`].
+    ways_changed: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -122,8 +127,15 @@ impl Switch {
     /// Changes routes, for a command.
     pub fn change_routes<R>(&self, act: impl FnOnce(&mut Routes) -> R) -> R {
         let result = act(&mut self.underlay.state.borrow_mut().routes);
+        self.underlay.ways_changed.set(true);
         self.publish_underlay();
         result
+    }
+
+    /// Returns whether the ways by which tunnels' packets leave may have changed since it was last
+    /// called.
+    pub fn take_changed_ways(&self) -> bool {
+        self.underlay.ways_changed.take()
     }
 
     /// Changes neighbours, for a command.
@@ -152,6 +164,9 @@ impl Switch {
             .borrow_mut()
             .routes
             .replace_kernel(routes);
+        if changed {
+            self.underlay.ways_changed.set(true);
+        }
         let published = self.set_kernel_addresses(addresses);
         if changed && !published {
             self.publish_underlay();
@@ -194,6 +209,7 @@ impl Switch {
         }
         state.devices = devices;
         drop(state);
+        self.underlay.ways_changed.set(true);
         self.publish_underlay();
         true
     }
@@ -263,13 +279,39 @@ impl Switch {
         }
     }
 
-    /// Removes neighbours that have been silent and unused for long. Called about once a second.
+    /// Removes neighbours that have been silent and unused for long, and asks for those again that
+    /// will soon have been: first packets after a pause then need not wait. Called about once a
+    /// second.
     pub fn age_neighbours(&self) {
         let now_ms = self.clock.now_ms();
         let mut state = self.underlay.state.borrow_mut();
         state.touch_used(now_ms);
         if state.neighbours.age(now_ms) {
             self.underlay.news.notify_one();
+        }
+        let mut due = state.neighbours.due_for_refresh(now_ms);
+        due.truncate(REFRESHED_MAX);
+        let source = |neighbour: &Neighbour| {
+            let mut devices = state.devices.iter();
+            let device = devices.find(|device| device.name == neighbour.device)?;
+            device.source_for(neighbour.address, None).ok()
+        };
+        let asks: Vec<_> = due
+            .into_iter()
+            .filter_map(|neighbour| Some((source(&neighbour)?, neighbour)))
+            .collect();
+        drop(state);
+        for (
+            source,
+            Neighbour {
+                device, address, ..
+            },
+        ) in asks
+        {
+            let bridge = self.bridges.borrow().get(&device).cloned();
+            if let Some(bridge) = bridge {
+                self.ask_neighbour(&bridge, address, source);
+            }
         }
     }
 }
