@@ -1,4 +1,5 @@
-"""Packets into VXLAN tunnels, out of them, and from one into another, for bench/forwarding.py.
+"""Packets into tunnels, out of them, and from one into another, for bench/forwarding.py: VXLAN, and
+Geneve as OVN uses it.
 
 Two bridges: br0 with the tunnels, and br-phy, the underlay, whose local port has the host's
 address. A packet of 64 bytes that goes in by br0 leaves by br-phy with 50 bytes more; what comes by
@@ -17,6 +18,9 @@ HOST_MAC, GATEWAY_MAC = "02:00:00:00:10:01", "02:00:00:00:10:02"
 VXLAN = 4789
 # OpenFlow numbers of tunnels; those of other ports are below.
 FIRST = 100
+GENEVE = 6081
+# OVN's option: logical input port (15 bits) and output port (16 bits).
+OPTION = "{class=0x102,type=0x80,len=4}->tun_metadata0"
 # As many packets in a file as make every flow and every tunnel be met.
 LEAST = 4096
 
@@ -26,14 +30,18 @@ def remote(number):
     return f"{REMOTES}.{number >> 8}.{number & 255}"
 
 
-def wrapped(inner, number):
+def wrapped(inner, number, geneve=False):
     """A frame as it comes by tunnel `number`, whose key is `number` + 1."""
     payload = struct.pack("!II", 8 << 24, (number + 1) << 8) + inner
+    if geneve:
+        option = struct.pack("!HBBI", 0x102, 0x80, 1, 7 << 16 | 3)
+        payload = struct.pack("!BBHI", 2, 0x40, 0x6558, 1 << 8) + option + inner
     source, destination = (
         struct.unpack("!I", socket.inet_aton(address))[0] for address in (remote(number), HOST)
     )
+    port = GENEVE if geneve else VXLAN
     mac = [int(text.replace(":", ""), 16) for text in (GATEWAY_MAC, HOST_MAC)]
-    outer = bytearray(frame(source, destination, 40000 + number % 5000, VXLAN, UDP, *mac)[:42])
+    outer = bytearray(frame(source, destination, 40000 + number % 5000, port, UDP, *mac)[:42])
     outer[16:18] = struct.pack("!H", 28 + len(payload))
     outer[38:40] = struct.pack("!H", 8 + len(payload))
     outer[24:26] = b"\0\0"
@@ -49,13 +57,14 @@ class Tunnels:
 
     count: int
     way: str
+    geneve: bool = False
 
     def frames(self, flows):
         """What comes in; flow and tunnel go together, as far as they can."""
         numbers = [number % flows for number in range(max(flows, LEAST, self.count))][:FRAMES]
         if self.way == "in":
             return [flow(number) for number in numbers]
-        return [wrapped(flow(number), number % self.count) for number in numbers]
+        return [wrapped(flow(number), number % self.count, self.geneve) for number in numbers]
 
     def build(self, switch, pcap):
         """Bridges, tunnels, rules and the ports that packets come and go by."""
@@ -85,9 +94,9 @@ class Tunnels:
                 "set",
                 "Interface",
                 f"vx{number}",
-                "type=vxlan",
+                "type=geneve" if self.geneve else "type=vxlan",
                 f"options:remote_ip={remote(number)}",
-                f"options:key={number + 1}",
+                f"options:key={'flow' if self.geneve else number + 1}",
                 f"ofport_request={FIRST + number}",
             ]
         switch.vsctl(*words[1:], seconds=120)
@@ -95,8 +104,26 @@ class Tunnels:
         wide = self.count - 1
         mask = f"0.0.{wide >> 8}.{wide & 255}"
         rules = []
+        if self.geneve:
+            switch.ofctl("add-tlv-map", switch.management, OPTION)
+            rules = self.stages()
         for number in range(self.count):
-            if self.way == "in":
+            if self.geneve and self.way == "in":
+                # As OVN's table of remote ports: where to, by which key and with which option.
+                rules.append(
+                    f"table=3,priority=10,reg15={number + 1},metadata=1,"
+                    "actions=load:1->NXM_NX_TUN_ID[0..23],load:3->NXM_NX_TUN_METADATA0[0..15],"
+                    "move:NXM_NX_REG14[0..14]->NXM_NX_TUN_METADATA0[16..30],"
+                    f"output:{FIRST + number}"
+                )
+            elif self.geneve:
+                rules.append(
+                    f"priority=10,in_port={FIRST + number},"
+                    "actions=move:NXM_NX_TUN_ID[0..23]->OXM_OF_METADATA[0..23],"
+                    "move:NXM_NX_TUN_METADATA0[16..30]->NXM_NX_REG14[0..14],"
+                    "move:NXM_NX_TUN_METADATA0[0..15]->NXM_NX_REG15[0..15],resubmit(,3)"
+                )
+            elif self.way == "in":
                 low = f"0.0.{number >> 8}.{number & 255}"
                 match = f"ip,nw_src={low}/{mask}" if self.count > 1 else "in_port=1"
                 rules.append(f"priority=10,{match},actions=output:{FIRST + number}")
@@ -115,15 +142,44 @@ class Tunnels:
         switch.appctl("tnl/neigh/set", "br-phy", GATEWAY, GATEWAY_MAC)
         switch.source(pcap, bridge=comes)
 
+    def stages(self):
+        """Rules around those of the tunnels, as in OVN: registers are set by the port a packet came
+        by, then tables follow."""
+        if self.way == "out":
+            return [
+                "table=3,priority=10,reg15=3,metadata=1,actions=resubmit(,4)",
+                "table=4,priority=10,ip,metadata=1,reg14=7,actions=load:1->NXM_NX_REG10[0],"
+                "resubmit(,5)",
+                "table=5,priority=10,metadata=1,reg15=3,actions=output:2",
+            ]
+        wide = self.count - 1
+        mask = f"0.0.{wide >> 8}.{wide & 255}"
+        return [
+            "priority=10,in_port=1,actions=load:1->OXM_OF_METADATA[],load:7->NXM_NX_REG14[],"
+            "resubmit(,1)",
+            "table=1,priority=10,metadata=1,reg14=7,actions=resubmit(,2)",
+        ] + [
+            f"table=2,priority=10,ip,metadata=1,nw_src=0.0.{number >> 8}.{number & 255}/{mask},"
+            f"actions=load:{number + 1}->NXM_NX_REG15[],resubmit(,3)"
+            for number in range(self.count)
+        ]
+
 
 def cases(case):
     """Every case by its name; `case` makes one of frames and tunnels."""
     result = {}
-    for way, name in (("in", "vxlan-in"), ("out", "vxlan-out"), ("through", "vxlan-through")):
+    for way, name in (
+        ("in", "vxlan-in"),
+        ("out", "vxlan-out"),
+        ("through", "vxlan-through"),
+        ("in", "geneve-in"),
+        ("out", "geneve-out"),
+    ):
+        geneve = name.startswith("geneve")
         for flows, tunnels in ((1, 1), (10000, 1), (10000, 1024)):
 
-            def make(way=way, flows=flows, tunnels=tunnels):
-                these = Tunnels(tunnels, way)
+            def make(way=way, flows=flows, tunnels=tunnels, geneve=geneve):
+                these = Tunnels(tunnels, way, geneve)
                 return case(these.frames(flows), these)
 
             result[

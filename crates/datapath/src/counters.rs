@@ -587,6 +587,12 @@ impl PortCounters {
         &self.cells[worker]
     }
 
+    /// Prefetches what a worker counts.
+    #[inline(always)]
+    pub fn prefetch(&self, worker: usize) {
+        packet::parse::prefetch_at(self.of(worker));
+    }
+
     /// Returns the sums, without the counts that only the receive queues have.
     pub fn sum(&self) -> PortStats {
         let sum = |of: fn(&PortCell) -> &Count| self.cells.iter().map(|cell| of(cell).get()).sum();

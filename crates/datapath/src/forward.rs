@@ -23,6 +23,7 @@ use conntrack::{Earlier, Tracked, Tracker};
 use packet::io::{BURST, Lengths, TxQueue};
 use packet::mini_key::MiniKey;
 use packet::parse::Layers;
+use packet::tunnel::TunnelWords;
 use packet::{FlowKey, Frame};
 use program::actions::learn::{Ended, Request};
 use program::actions::{PacketInReason, PortNo, ToController};
@@ -586,7 +587,7 @@ pub(crate) struct Forward<'a, F: Frame> {
 impl<'a, F: Frame> Forward<'a, F> {
     /// Sends a frame, as it is, out of a port, after copies to mirrors that select it.
     #[inline(always)]
-    fn emit(&mut self, mirrored: &mut u32, port: &PortState, frame: F) {
+    pub fn emit(&mut self, mirrored: &mut u32, port: &PortState, frame: F) {
         if port.plain {
             return self.egress.push(port.id.slot(), frame, self.cell);
         }
@@ -883,18 +884,33 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             }
             Some(port) if port.only_tunnel => {
                 self.queue = None;
-                return self.send_run_by_tunnel(port, mirrored, frames);
+                let mut frames = frames.map(|frame| (frame, None));
+                return self.send_run_by_tunnel(port, mirrored, &mut frames);
             }
             Some(port) => {
                 // Frames of a run have no queue and no tunnel metadata; forget those of an earlier
                 // frame.
                 (self.queue, self.counted) = (None, 0);
                 self.forget_tunnel(in_port);
+                if let Some(device) = port.terminates.as_deref()
+                    && port.only_terminates()
+                {
+                    return self.take_run_tunnelled(port, device, mirrored, frames);
+                }
                 return frames.for_each(|frame| self.emit(&mut { mirrored }, port, frame));
             }
         };
         frames.for_each(drop);
         self.cell.drop(reason, count);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, ports: impl Iterator<Item = PortNo>) {
+        if self.bridge.many_tunnels {
+            for port in ports.filter_map(|number| self.bridge.port(number)) {
+                self.prefetch_port(port);
+            }
+        }
     }
 
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {
@@ -1032,6 +1048,31 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     #[inline]
     fn carry(&mut self, earlier: Earlier) {
         self.tracked = earlier;
+    }
+
+    #[inline]
+    fn reads_tunnel(&self, number: PortNo) -> bool {
+        let reads = |port: &PortState| match (&port.tunnel, port.only_tunnel) {
+            (Some(tunnel), true) => tunnel.reads_packets,
+            _ => !port.plain && !port.only_shaped,
+        };
+        self.bridge.keeps_tunnel && self.bridge.port(number).is_some_and(reads)
+    }
+
+    #[inline]
+    fn output_tunnelled<'w>(
+        &mut self,
+        in_port: PortNo,
+        number: PortNo,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = (F, &'w TunnelWords)>,
+    ) {
+        let reason = match self.bridge.port(number) {
+            None => DropReason::UnknownPort,
+            Some(_) if number == in_port => DropReason::IngressPort,
+            Some(port) => return self.emit_tunnelled(in_port, port, mirrored, frames),
+        };
+        self.cell.drop(reason, frames.count() as u64);
     }
 
     #[cold]

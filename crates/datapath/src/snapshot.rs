@@ -14,6 +14,7 @@ use crate::queues::Queues;
 use crate::tunnel::{Carries, OptionsOf, TunnelPort, Tunnels};
 use crate::vlan::{VlanConfig, VlanSet};
 use crossbeam_utils::CachePadded;
+use packet::tunnel::TunnelWords;
 use program::actions::PortNo;
 use program::epoch::{Domain, Epoch, Guard};
 use program::table::Bridge;
@@ -24,6 +25,9 @@ use underlay::Device;
 
 /// Port numbers below this are found by index, others by hash.
 const DENSE: u32 = 1024;
+
+/// With more tunnels than these, workers prefetch what they need of a burst's ports.
+const MANY_TUNNELS: usize = 16;
 
 /// What a port is, as a worker sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +99,17 @@ impl PortState {
                 .is_none_or(|monitor| monitor.is_live())
     }
 
+    /// Returns whether frames for tunnels that are sent there are only decapsulated: nothing else
+    /// has to be checked before.
+    pub fn only_terminates(&self) -> bool {
+        let flags = &self.flags;
+        !flags.down
+            && !flags.no_fwd
+            && self.marks.is_empty()
+            && self.mirror_out == 0
+            && (self.fcf.is_none() || self.behind != Behind::Device)
+    }
+
     /// Returns whether it is a tunnel that carries packets without an Ethernet header.
     pub fn carries_packets(&self) -> bool {
         let tunnel = self.tunnel.as_ref();
@@ -112,6 +127,10 @@ pub(crate) struct BridgeState {
     pub mirrors: Vec<Mirror>,
     /// Its map of Geneve options.
     pub options: Option<OptionsOf>,
+    /// Whether it has so many tunnels that a burst's packets mostly go by different ones.
+    pub many_tunnels: bool,
+    /// Whether packets' tunnel metadata need no whole keys ([`TunnelWords::fit`]).
+    pub options_fit: bool,
     /// Whether it has tunnels that send by packets' metadata, so that what rules write to it and
     /// what packets came with must be known at output.
     pub keeps_tunnel: bool,
@@ -170,6 +189,8 @@ impl BridgeState {
             tunnel.is_some_and(|tunnel| tunnel.reads_packets)
         };
         let keeps_tunnel = ports.iter().any(reads);
+        let tunnels = ports.iter().filter(|port| port.tunnel.is_some());
+        let many_tunnels = tunnels.count() > MANY_TUNNELS;
         if keeps_tunnel {
             program.need(crate::tunnel::WORDS);
         }
@@ -184,6 +205,8 @@ impl BridgeState {
             forward_bpdu,
             flood_vlans,
             mirrors,
+            many_tunnels,
+            options_fit: options.as_deref().is_none_or(TunnelWords::fit),
             options,
             keeps_tunnel,
             keeps_fcf,

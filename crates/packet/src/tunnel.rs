@@ -31,6 +31,7 @@ mod info;
 mod inner;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use decapsulate::{Decapsulated, Reason, decapsulate, parse, parse_into, parse_quick};
 pub use geneve::{GeneveOption, GeneveOptions, Mapping, OPTION_WORDS, OptionBuffer, OptionMap};
@@ -40,6 +41,7 @@ pub use inner::{
     InnerIp, SOURCE_PORTS, add_ethernet, flow_hash, flow_hash_ipv4, outer_tos, outer_ttl,
     set_source_ports, source_port, source_ports, strip_ethernet,
 };
+pub use words::TunnelWords;
 
 /// Tunnel protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -11,6 +11,7 @@ pub mod connection;
 pub mod learn;
 pub mod multipath;
 pub(crate) mod set;
+pub(crate) mod transfer;
 
 use crate::actions::block::{ActionBlock, ActionBlocks, blocks};
 use crate::actions::connection::{CONNECTION, TRANSLATED, Track};

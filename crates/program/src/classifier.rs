@@ -295,7 +295,7 @@ impl Published {
         let reads = classifier.reads();
         let patterns = match reads {
             Reads::Port | Reads::MiniKey => classifier.patterns(),
-            Reads::Deep | Reads::Whole => None,
+            Reads::Lane | Reads::Deep | Reads::Whole => None,
         };
         let prefilter = match &patterns {
             Some(patterns) if table == 0 => classifier.prefilter(patterns),

@@ -32,6 +32,7 @@ use interpreter::{Burst, First, Next, Steps, Walk};
 use packet::key::at;
 use packet::mini_key::{MiniKey, Run};
 use packet::parse::{self, Malformed, MoreWords};
+use packet::tunnel::{TunnelInfo, TunnelWords};
 use packet::{FlowKey, Frame, WordSet};
 use smallvec::SmallVec;
 use stages::Stage;
@@ -177,6 +178,85 @@ impl<F: Frame> Engine<F> {
                 done += walks.len();
             };
             self.walk_some(&burst, in_port, frames, start, mirrored, host);
+        }
+        stages::go(Stage::Control, 0);
+    }
+
+    /// Like [`Engine::burst`], for packets that came by tunnels, each by its port. `say` writes the
+    /// tunnel metadata of the packet at this index of the burst, all words of it; without `say` no
+    /// rule or output may look at that.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    pub fn burst_by_tunnels<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        ports: &[PortNo],
+        frames: &mut Vec<F>,
+        mut say: Option<impl FnMut(usize, &mut TunnelWords)>,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        const WORDS: WordSet = TunnelInfo::WORDS.union(packet::tunnel::OPTION_WORDS);
+        let longer = host.longer();
+        let given = match say {
+            Some(_) => WORDS,
+            None => WordSet::EMPTY,
+        };
+        let burst = Burst {
+            bridge,
+            guard,
+            valid: bridge.needed().union(given),
+            now_ms,
+            counters: bridge
+                .program()
+                .counters
+                .of_worker_by(guard.index(), longer),
+            longer,
+            ordered: ports.iter().any(|port| bridge.learns_from(*port))
+                || self.waiting_for.concerns(host),
+            before: u64::MAX,
+        };
+        let in_port = match ports {
+            [first, others @ ..] if others.iter().all(|port| port == first) => *first,
+            _ => lanes::SEVERAL,
+        };
+        let arrival = lanes::Arrival {
+            in_port,
+            mirrored: 0,
+        };
+        // Only the general way recognizes fragments.
+        let short = !burst.ordered && !bridge.drops_fragments();
+        let mut done = 0;
+        while !frames.is_empty() {
+            let from = done;
+            let mut say = (say.as_mut())
+                .map(|say| move |index: usize, words: &mut TunnelWords| say(from + index, words));
+            let ports = ports.get(done..).unwrap_or_default();
+            let begun = match short {
+                true => self.begin_by_tunnels(frames, ports, say.as_mut()),
+                false => 0,
+            };
+            if begun > 0 {
+                self.drive_lanes(&burst, arrival, host);
+                self.drive(&burst, host);
+                done += begun;
+                continue;
+            }
+            let count = frames.len().min(LOOKUP_MAX);
+            let start = |walks: &mut [Walk<F>]| {
+                for (index, walk) in walks.iter_mut().enumerate() {
+                    let port = ports.get(index).copied().unwrap_or_default();
+                    walk.key.set_u32(at::IN_PORT, port);
+                    if let Some(say) = &mut say {
+                        let mut words = TunnelWords::ZERO;
+                        say(index, &mut words);
+                        walk.key.clear(given);
+                        words.fill(&mut walk.key, given);
+                    }
+                }
+            };
+            self.walk_some(&burst, in_port, frames, start, 0, host);
+            done += count;
         }
         stages::go(Stage::Control, 0);
     }

@@ -9,6 +9,7 @@ use conntrack::{Earlier, Request as TrackRequest, Tracked, Tracker};
 use packet::io::Lengths;
 use packet::mini_key::MiniKey;
 use packet::parse::Layers;
+use packet::tunnel::{TunnelInfo, TunnelWords};
 use packet::{FlowKey, Frame, WordSet};
 
 /// What a walk tells the host it calls.
@@ -173,6 +174,12 @@ pub trait Host<F: Frame> {
         self.output_run(in_port, port, mirrored, &mut frames.drain(..));
     }
 
+    /// Prefetches what sending to these ports reads, where that is worth it.
+    #[inline(always)]
+    fn prefetch(&self, ports: impl Iterator<Item = PortNo>) {
+        drop(ports);
+    }
+
     /// Sends a frame out of every port but the ingress one; if `flood`, not out of ports marked
     /// no-flood.
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool);
@@ -302,6 +309,36 @@ pub trait Host<F: Frame> {
     /// [`crate::exec::Engine::burst_from`] there.
     fn carry(&mut self, earlier: Earlier) {
         let _ = earlier;
+    }
+
+    /// Returns whether a port sends by packets' tunnel metadata, so that
+    /// [`Host::output_tunnelled`] is to be called for packets that have some.
+    fn reads_tunnel(&self, port: PortNo) -> bool {
+        let _ = port;
+        false
+    }
+
+    /// Like [`Host::output_run`], for frames with tunnel metadata. `in_port` is `PortNo::MAX` where
+    /// they came by several ports, none of which is `port`.
+    fn output_tunnelled<'w>(
+        &mut self,
+        in_port: PortNo,
+        port: PortNo,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = (F, &'w TunnelWords)>,
+    ) {
+        const VALID: WordSet = TunnelInfo::WORDS.union(packet::tunnel::OPTION_WORDS);
+        for (frame, words) in frames {
+            let (mut mirrored, mut sent) = (mirrored, false);
+            let mut key = FlowKey::ZERO;
+            words.fill(&mut key, VALID);
+            let context = Context {
+                key: &key,
+                valid: VALID,
+                ..Context::of_run(in_port, &mut mirrored, &mut sent)
+            };
+            self.output(context, port, frame, false);
+        }
     }
 
     /// Tells of a packet's lookup in `table` and the rule it found. `key` is the key that was

@@ -27,13 +27,14 @@ use crate::snapshot::{PortState, Snapshot};
 use crate::worker::Turn;
 use packet::fragment::{Fragment, Fragments, Limits, Outcome, Reassembly};
 use packet::frame::Gso;
+use packet::io::BURST;
 use packet::key::at;
 use packet::keyed::Keyed;
 use packet::segment::Cut;
 use packet::tunnel::{
     Addresses, Decapsulated, GeneveOptions, Header, OptionBuffer, Payload, PerPacket, PushError,
-    TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, flow_hash_ipv4, outer_tos,
-    outer_ttl, parse_into, parse_quick, strip_ethernet,
+    TunnelFlags, TunnelInfo, TunnelKind, TunnelWords, add_ethernet, decapsulate, flow_hash,
+    flow_hash_ipv4, outer_tos, outer_ttl, parse_into, parse_quick, strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::actions::PortNo;
@@ -133,6 +134,19 @@ impl Arrival {
             && options.to_key(&**map, key).is_err()
         {
             key.clear(packet::tunnel::OPTION_WORDS);
+        }
+    }
+
+    /// Sets all `tun_*` words, for a map whose options fit ([`TunnelWords::fit`]).
+    #[inline]
+    pub fn to_words(&self, map: Option<&OptionsOf>, words: &mut TunnelWords) {
+        words.set(&self.info);
+        if let (Some(map), false) = (map, self.options.is_empty())
+            && let Some(options) = GeneveOptions::new(&self.options)
+            // As in `to_key`.
+            && words.set_options(options, map).is_err()
+        {
+            words.clear_options();
         }
     }
 }
@@ -289,13 +303,92 @@ struct Prepared {
 /// What decides by which port a packet comes in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Came {
-    /// [`Receivers::version`](super::Receivers::version).
+    /// [`Receivers::version`](super::Receivers::version), which is never 0.
     version: u64,
     kind: TunnelKind,
     udp: u16,
     id: u64,
     addresses: Option<Addresses>,
     carries: Carries,
+}
+
+/// The same for packets over IPv4, and the port's slot.
+#[derive(Clone, Copy)]
+struct CameBefore {
+    version: u64,
+    addresses: u64,
+    id: u64,
+    udp: u16,
+    kind: TunnelKind,
+    carries: Carries,
+    slot: u32,
+}
+
+/// Multiplies what packets are found by, to spread it over the places.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Number of results of the search for a port that a worker remembers, a power of two.
+const REMEMBERED: usize = 2048;
+
+impl Prepared {
+    /// Keeps the next hop from ageing.
+    #[inline(always)]
+    fn touch(&self) {
+        if let Some(next_hop) = &self.next_hop {
+            next_hop.touch();
+        }
+    }
+}
+
+/// Frames with their headers, on their way to the local port of an underlay's bridge.
+struct Run<F> {
+    frames: Vec<F>,
+    device: Option<BridgeId>,
+    /// Their bytes without headers.
+    bytes: u64,
+}
+
+/// Frames whose outer headers have been read, the slots of the ports that they came for, and what
+/// the headers say.
+struct Staged<F> {
+    frames: Vec<(F, u32)>,
+    found: Vec<Decapsulated>,
+}
+
+impl<F> Default for Staged<F> {
+    fn default() -> Staged<F> {
+        Staged {
+            frames: Vec::new(),
+            found: Vec::new(),
+        }
+    }
+}
+
+impl<F> Staged<F> {
+    /// Returns where to write what the next frame's headers say.
+    #[inline(always)]
+    fn next(&mut self) -> &mut Decapsulated {
+        if self.found.len() <= self.frames.len() {
+            self.found.resize_with(BURST, Decapsulated::default);
+        }
+        &mut self.found[self.frames.len() % BURST]
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, frame: F, slot: u32) {
+        self.frames.push((frame, slot));
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.frames.len() >= BURST
+    }
+
+    /// Takes all frames out.
+    #[inline(always)]
+    fn take(&mut self) -> impl Iterator<Item = (F, u32, &Decapsulated)> {
+        let frames = self.frames.drain(..).zip(&self.found);
+        frames.map(|((frame, slot), found)| (frame, slot, found))
+    }
 }
 
 /// Why there is no header.
@@ -406,10 +499,15 @@ pub(crate) struct Sending<F> {
     key: Box<FlowKey>,
     layers: Layers,
     found: Decapsulated,
-    /// The port that the last packet came in by, and what it was found by.
+    /// The port that the last packet over IPv6 came in by, and what it was found by.
     came: Option<(Came, u32)>,
+    /// Ports that packets over IPv4 came in by, at places by a hash of what they were found by;
+    /// empty before the first.
+    came_before: Vec<CameBefore>,
     /// Frames of a run, with their headers.
     run: Vec<F>,
+    /// Frames whose outer headers have been read.
+    staged: Staged<F>,
     /// The identification of the next packet that may be fragmented.
     identification: u32,
     /// Fragments waiting for reassembly.
@@ -436,7 +534,9 @@ impl<F: Frame> Sending<F> {
             layers: Layers::default(),
             found: Decapsulated::default(),
             came: None,
+            came_before: Vec::new(),
             run: Vec::new(),
+            staged: Staged::default(),
             // Must not be predictable (RFC 7739).
             identification: Keyed::default().hash_one(0) as u32,
             fragments: Reassembly::new(Limits::default()),
@@ -471,15 +571,63 @@ impl<F: Frame> Sending<F> {
         self.said.options.clear();
     }
 
-    /// Returns the port of the packet that has just been parsed. Packets of one tunnel mostly come
-    /// together, so the last result is cached.
+    /// Returns the port of the packet that has just been parsed.
     #[inline]
-    fn receiver(&mut self, tunnels: &Tunnels, kind: TunnelKind, udp: u16) -> Option<u32> {
-        let TunnelInfo { id, addresses, .. } = self.found.info;
-        let carries = match self.found.payload {
+    fn receiver(
+        &mut self,
+        tunnels: &Tunnels,
+        kind: TunnelKind,
+        udp: u16,
+        found: &Decapsulated,
+    ) -> Option<u32> {
+        let carries = match found.payload {
             Payload::Ethernet if kind != TunnelKind::Gtpu => Carries::Frames,
             _ => Carries::Packets,
         };
+        let TunnelInfo { id, addresses, .. } = found.info;
+        let Some(Addresses::V4 { src, dst }) = addresses else {
+            return self.receiver_over_ipv6(tunnels, kind, udp, carries, &found.info);
+        };
+        let addresses = u64::from(src) << 32 | u64::from(dst);
+        // Whoever finds others with the same hash only makes these packets searched for.
+        let hash = addresses.wrapping_mul(HASH_FACTOR) ^ id ^ u64::from(udp) << 48;
+        let place = (hash.wrapping_mul(HASH_FACTOR) >> 40) as usize % REMEMBERED;
+        let version = tunnels.receivers.version;
+        if let Some(before) = self.came_before.get(place)
+            && before.version == version
+            && (before.addresses, before.id) == (addresses, id)
+            && (before.udp, before.kind, before.carries) == (udp, kind, carries)
+        {
+            return Some(before.slot);
+        }
+        let slot = (tunnels.receivers).find(kind, udp, &found.info, carries)?;
+        let came = CameBefore {
+            version,
+            addresses,
+            id,
+            udp,
+            kind,
+            carries,
+            slot,
+        };
+        if self.came_before.is_empty() {
+            self.came_before = vec![CameBefore { version: 0, ..came }; REMEMBERED];
+        }
+        self.came_before[place] = came;
+        Some(slot)
+    }
+
+    /// [`Sending::receiver`] for others. Packets of one tunnel mostly come together, so the last
+    /// result is remembered.
+    fn receiver_over_ipv6(
+        &mut self,
+        tunnels: &Tunnels,
+        kind: TunnelKind,
+        udp: u16,
+        carries: Carries,
+        info: &TunnelInfo,
+    ) -> Option<u32> {
+        let TunnelInfo { id, addresses, .. } = *info;
         let came = Came {
             version: tunnels.receivers.version,
             kind,
@@ -493,9 +641,7 @@ impl<F: Frame> Sending<F> {
         {
             return Some(*slot);
         }
-        let slot = tunnels
-            .receivers
-            .find(kind, udp, &self.found.info, carries)?;
+        let slot = tunnels.receivers.find(kind, udp, info, carries)?;
         self.came = Some((came, slot));
         Some(slot)
     }
@@ -719,38 +865,92 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    /// Sends frames without tunnel metadata by a tunnel.
+    /// Sets the current packet's tunnel metadata; in this bridge a map's options fit.
+    #[inline]
+    fn say_words(&mut self, words: &TunnelWords) {
+        let said = &mut self.sending.said;
+        said.info = words.info();
+        said.options.clear();
+        if words.has_options()
+            && let Some(map) = &self.bridge.options
+            && !words.options_into(map, &mut said.options)
+        {
+            said.options.clear();
+        }
+    }
+
+    /// Sends frames with tunnel metadata, which came in by this port, to a port that is no plain
+    /// device.
+    pub fn emit_tunnelled<'w>(
+        &mut self,
+        in_port: PortNo,
+        port: &PortState,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = (F, &'w TunnelWords)>,
+    ) {
+        (self.queue, self.counted) = (None, 0);
+        if port.only_tunnel {
+            let mut frames = frames.map(|(frame, words)| (frame, Some(words)));
+            return self.send_run_by_tunnel(port, mirrored, &mut frames);
+        }
+        self.forget_tunnel(in_port);
+        for (frame, words) in frames {
+            self.say_words(words);
+            self.emit(&mut { mirrored }, port, frame);
+        }
+    }
+
+    /// Sends frames by a tunnel, with their tunnel metadata where they have some.
     #[inline(never)]
-    pub fn send_run_by_tunnel(
+    pub fn send_run_by_tunnel<'w>(
         &mut self,
         port: &PortState,
         mirrored: u32,
-        frames: &mut impl ExactSizeIterator<Item = F>,
+        frames: &mut impl Iterator<Item = (F, Option<&'w TunnelWords>)>,
     ) {
         let (Some(tunnel), Some(tunnels)) = (&port.tunnel, self.snapshot.tunnels.as_deref()) else {
-            self.cell
-                .drop(DropReason::TunnelNoRoute, frames.len() as u64);
-            return frames.for_each(drop);
+            return frames.for_each(|_| self.cell.drop(DropReason::TunnelNoRoute, 1));
         };
-        let _stage = stages::enter(Stage::Tunnel, frames.len());
+        let _stage = stages::enter(Stage::Tunnel, frames.size_hint().0);
         self.sending.said.clear();
         let spec = &tunnel.spec;
-        let id = spec.key_of(&TunnelInfo::default());
-        let slot = port.id.slot();
-        let mut run = std::mem::take(&mut self.sending.run);
-        let mut bytes = 0;
-        let carries_frames = spec.carries == Carries::Frames;
+        let (slot, carries_frames) = (port.id.slot(), spec.carries == Carries::Frames);
         let find = |sending: &mut Sending<F>, snapshot| match carries_frames {
             true => sending.header(snapshot, slot, tunnel, 0).ok(),
             false => None,
         };
+        // Frames with their headers, which go on together also where these differ.
+        let mut run = Run {
+            frames: std::mem::take(&mut self.sending.run),
+            device: None,
+            bytes: 0,
+        };
+        let mut last: Option<&TunnelWords> = None;
+        let mut id = spec.key_of(&TunnelInfo::default());
+        let mut is_common = true;
         let mut place = find(self.sending, self.snapshot);
-        for mut frame in frames {
+        let mut used = None;
+        for (mut frame, words) in frames {
+            if let Some(words) = words
+                && tunnel.reads_packets
+                && last != Some(words)
+            {
+                last = Some(words);
+                self.say_words(words);
+                let info = &self.sending.said.info;
+                id = spec.key_of(info);
+                is_common = !info.flags.contains(TunnelFlags::OAM)
+                    && (info.gbp_id, info.gbp_flags) == (0, 0);
+                place = find(self.sending, self.snapshot);
+            }
             let length = frame.len() as u64;
+            let options = self.sending.said.options.options();
             let header = place.and_then(|place| self.sending.headers.get(place as usize));
             if let Some(prepared) = header
+                && is_common
                 && prepared.header.is_quick()
-                && frame.len() + prepared.header.header_len() <= prepared.longest
+                && frame.len() + prepared.header.header_len() + options.bytes().len()
+                    <= prepared.longest
                 && let Some(inner) = InnerFlow::of(&frame, &tunnels.secret)
                 && prepared.header.push_quick(
                     &mut frame,
@@ -758,59 +958,53 @@ impl<F: Frame> Forward<'_, F> {
                     outer_tos(spec.tos, Some(inner.tos)),
                     outer_ttl(spec.ttl, Some(inner.ttl)),
                     inner.hash,
+                    options,
                 )
             {
-                bytes += length;
-                run.push(frame);
+                if used != place {
+                    used = place;
+                    prepared.touch();
+                    if run.device != Some(prepared.device) {
+                        let device = prepared.device;
+                        self.send_run(port, mirrored, &mut run);
+                        run.device = Some(device);
+                    }
+                }
+                run.bytes += length;
+                run.frames.push(frame);
                 continue;
             }
-            if let Some(place) = place {
-                let bytes = std::mem::take(&mut bytes);
-                self.send_run(port, place, mirrored, run.drain(..), bytes);
-            }
+            self.send_run(port, mirrored, &mut run);
             self.send_by_tunnel(port, tunnel, mirrored, frame);
-            place = find(self.sending, self.snapshot);
+            // Headers may have been prepared again.
+            (place, used) = (find(self.sending, self.snapshot), None);
         }
-        if let Some(place) = place {
-            self.send_run(port, place, mirrored, run.drain(..), bytes);
-        }
-        self.sending.run = run;
+        self.send_run(port, mirrored, &mut run);
+        self.sending.run = run.frames;
     }
 
-    /// Passes on frames with this header, which come in by the local port of the underlay's bridge;
-    /// they had this many bytes without it.
-    fn send_run(
-        &mut self,
-        port: &PortState,
-        place: u32,
-        mirrored: u32,
-        frames: impl ExactSizeIterator<Item = F>,
-        bytes: u64,
-    ) {
-        let count = frames.len() as u64;
-        self.send_run_of(port, place, mirrored, (count, bytes), frames);
+    /// Passes on frames with their headers, if there are some.
+    #[inline]
+    fn send_run(&mut self, port: &PortState, mirrored: u32, run: &mut Run<F>) {
+        if let Some(device) = run.device
+            && !run.frames.is_empty()
+        {
+            let counted = (run.frames.len() as u64, std::mem::take(&mut run.bytes));
+            self.send_run_of(port, device, mirrored, counted, run.frames.drain(..));
+        }
     }
 
-    /// [`Forward::send_run`] for frames that are fragments of fewer packets; counts these packets
-    /// and their bytes.
+    /// Passes on frames with headers, which come in by the local port of the underlay's bridge.
+    /// Counts so many packets of this many bytes without headers, fewer packets than frames where
+    /// these are fragments.
     fn send_run_of(
         &mut self,
         port: &PortState,
-        place: u32,
+        device: BridgeId,
         mirrored: u32,
         (count, bytes): (u64, u64),
         frames: impl ExactSizeIterator<Item = F>,
     ) {
-        if count == 0 {
-            return;
-        }
-        let Some(prepared) = self.sending.headers.get(place as usize) else {
-            return self.cell.drop(DropReason::TunnelNoRoute, count);
-        };
-        if let Some(next_hop) = &prepared.next_hop {
-            next_hop.touch();
-        }
-        let device = prepared.device;
         let bridge = self.snapshot.bridge(device.slot());
         let bridge = bridge.filter(|bridge| bridge.id == device);
         let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
@@ -935,6 +1129,8 @@ impl<F: Frame> Forward<'_, F> {
         if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
         }
+        prepared.touch();
+        let device = prepared.device;
         // A field's tag, pushed below, does not count.
         let (is_long, mtu) = (frame.len() > prepared.longest, prepared.mtu);
         if port.fcf == Some(fcf::Layout::Vlan)
@@ -945,11 +1141,11 @@ impl<F: Frame> Forward<'_, F> {
         }
         if is_long {
             return match Fragments::new(frame, mtu, identification) {
-                Ok(cut) => self.send_fragments(port, place, mirrored, cut, length),
+                Ok(cut) => self.send_fragments(port, device, mirrored, cut, length),
                 Err(_) => self.cell.drop(DropReason::TunnelPushFragment, 1),
             };
         }
-        self.send_run(port, place, mirrored, std::iter::once(frame), length);
+        self.send_run_of(port, device, mirrored, (1, length), std::iter::once(frame));
     }
 
     /// Sends the fragments of a packet with its header, which had this many bytes without; all or
@@ -958,7 +1154,7 @@ impl<F: Frame> Forward<'_, F> {
     fn send_fragments(
         &mut self,
         port: &PortState,
-        place: u32,
+        device: BridgeId,
         mirrored: u32,
         cut: Fragments<F>,
         length: u64,
@@ -971,7 +1167,7 @@ impl<F: Frame> Forward<'_, F> {
         self.cell.tunnel_fragments_sent.add(count as u64);
         // Fragments count as one packet of the tunnel.
         self.patches.join(count - 1);
-        self.send_run_of(port, place, mirrored, (1, length), all.into_iter());
+        self.send_run_of(port, device, mirrored, (1, length), all.into_iter());
     }
 
     /// Keeps a frame until the next hop's MAC address is known, and asks control for it.
@@ -1092,6 +1288,84 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
+    /// Prefetches what sending to a port, or coming in by it, counts and reads.
+    #[inline(always)]
+    pub fn prefetch_port(&self, port: &PortState) {
+        port.counters.prefetch(self.worker);
+        if let Some(tunnel) = &port.tunnel {
+            packet::parse::prefetch_at(Arc::as_ptr(tunnel));
+        }
+    }
+
+    /// Does [`Forward::take_tunnelled`] for frames that go on where they are for no tunnel. Outer
+    /// headers of the common kinds are read, and ports found, for many frames before the first
+    /// comes in.
+    #[inline(never)]
+    pub fn take_run_tunnelled(
+        &mut self,
+        port: &PortState,
+        device: &Device,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = F>,
+    ) {
+        let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
+            return frames.for_each(|frame| self.emit_past_tunnels(port, mirrored, frame));
+        };
+        let mut staged = std::mem::take(&mut self.sending.staged);
+        loop {
+            let stage = stages::enter(Stage::Tunnel, 0);
+            let mut other = None;
+            for frame in frames.by_ref() {
+                match self.find_common(tunnels, device, &frame, staged.next()) {
+                    Some(slot) => staged.keep(frame, slot),
+                    None => other = Some(frame),
+                }
+                if other.is_some() || staged.is_full() {
+                    break;
+                }
+            }
+            let ended = other.is_none() && !staged.is_full();
+            for (frame, slot, found) in staged.take() {
+                if let Err(reason) = self.arrive_by(slot, frame, found) {
+                    self.cell.drop(reason, 1);
+                }
+            }
+            drop(stage);
+            if let Some(frame) = other
+                && let Some(left) = self.take_tunnelled(port, device, mirrored, frame)
+            {
+                self.emit_past_tunnels(port, mirrored, left);
+            }
+            if ended {
+                break;
+            }
+        }
+        self.sending.staged = staged;
+    }
+
+    /// Reads the outer headers of a frame of the common kinds, and returns the slot of the port that
+    /// it came for. None for other frames.
+    #[inline(always)]
+    fn find_common(
+        &mut self,
+        tunnels: &Tunnels,
+        device: &Device,
+        frame: &F,
+        found: &mut Decapsulated,
+    ) -> Option<u32> {
+        let Front::Outer(outer) = Front::of(frame.head()) else {
+            return None;
+        };
+        let udp = outer.udp.filter(|_| outer.is_for(device))?;
+        let mut kinds = tunnels.receivers.by_udp(udp);
+        let kind = kinds.find(|kind| parse_quick(frame, *kind, found))?;
+        let slot = self.sending.receiver(tunnels, kind, udp, found)?;
+        if let Some(port) = self.snapshot.port(slot) {
+            packet::parse::prefetch_at(std::ptr::from_ref(port));
+        }
+        Some(slot)
+    }
+
     /// Keeps a fragment that came for one of this host's addresses for the rest of its packet,
     /// where that may be a tunnel's. Returns other fragments, and invalid ones, which the host
     /// judges.
@@ -1162,25 +1436,34 @@ impl<F: Frame> Forward<'_, F> {
             };
             match parsed {
                 Err(error) => reason = error.into(),
-                Ok(()) => match self.sending.receiver(tunnels, kind, udp.unwrap_or(0)) {
-                    Some(slot) => {
-                        if let Err(reason) = self.arrive_by(slot, frame) {
-                            self.cell.drop(reason, 1);
+                Ok(()) => {
+                    let found = std::mem::take(found);
+                    match (self.sending).receiver(tunnels, kind, udp.unwrap_or(0), &found) {
+                        Some(slot) => {
+                            if let Err(reason) = self.arrive_by(slot, frame, &found) {
+                                self.cell.drop(reason, 1);
+                            }
+                            return None;
                         }
-                        return None;
+                        None => reason = DropReason::TunnelNoPort,
                     }
-                    None => reason = DropReason::TunnelNoPort,
-                },
+                }
             }
         }
         self.cell.drop(reason, 1);
         None
     }
 
-    /// Makes the frame that has just been parsed come in by the tunnel port of this slot.
-    fn arrive_by(&mut self, slot: u32, mut frame: F) -> Result<(), DropReason> {
+    /// Makes a frame whose outer headers have been read come in by the tunnel port of this slot.
+    #[inline]
+    fn arrive_by(
+        &mut self,
+        slot: u32,
+        mut frame: F,
+        found: &Decapsulated,
+    ) -> Result<(), DropReason> {
         let port = self.snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
-        let found = &self.sending.found;
+        port.counters.prefetch(self.worker);
         let options = found.options(&frame);
         if !options.bytes().is_empty() {
             let bridge = self.snapshot.bridge(port.bridge);

@@ -13,9 +13,12 @@ use crate::tunnel::{self, Arrival, Sending};
 use conntrack::{Earlier, Tracked};
 use packet::io::BURST;
 use packet::key::at;
+use packet::tunnel::TunnelWords;
 use packet::{FlowKey, Frame, WordSet};
+use program::actions::PortNo;
 use program::epoch::Guard;
 use program::exec::{Engine, Parked, Thaw};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an Ethernet header.
@@ -260,14 +263,15 @@ impl<'a, F: Frame> Turn<'a, F> {
             };
         }
         let snapshot = self.snapshot;
-        let is_plain = |arrival: &Arrival| {
-            snapshot.port(arrival.port).is_some_and(|port| {
-                let policer = port.policing.ingress.as_deref();
-                port.mirror_in == 0 && !port.flags.refuses() && policer.is_none()
-            })
+        let is_plain = |port: &&PortState| {
+            let policer = port.policing.ingress.as_deref();
+            port.mirror_in == 0 && !port.flags.refuses() && policer.is_none()
         };
-        if arrivals.iter().all(is_plain) {
-            return self.walk_all(bridge, depth, frames, arrivals);
+        let port = |arrival: &Arrival| snapshot.port(arrival.port).filter(is_plain);
+        let mut ports: SmallVec<[&PortState; BURST]> = SmallVec::new();
+        ports.extend(arrivals.iter().map_while(port));
+        if ports.len() == arrivals.len() {
+            return self.come_together(bridge, depth, frames, arrivals, &ports, looks);
         }
         // One by one, because the code that drops frames does not know their tunnel metadata.
         let mut one = Vec::with_capacity(1);
@@ -281,35 +285,41 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
     }
 
-    /// Walks frames that came by tunnel ports of a bridge, where none of these drops frames.
-    fn walk_all(
+    /// Processes frames that came by these tunnel ports of a bridge, none of which drops frames.
+    /// `looks`: whether their tunnel metadata matter.
+    fn come_together(
         &mut self,
         bridge: &'a BridgeState,
         depth: u32,
         frames: &mut Vec<F>,
         arrivals: &[Arrival],
+        ports: &[&PortState],
+        looks: bool,
     ) {
         let (map, guard, now_ms) = (bridge.options.as_ref(), self.guard, self.now_ms);
-        let snapshot = self.snapshot;
-        let number = |arrival: &Arrival| snapshot.port(arrival.port).map_or(0, |port| port.number);
-        for (frame, arrival) in frames.iter().zip(arrivals) {
-            if let Some(port) = snapshot.port(arrival.port) {
-                let counters = port.counters.of(guard.index());
-                counters.rx_packets.add(1);
-                counters.rx_bytes.add(frame.len() as u64);
-            }
+        for (frame, port) in frames.iter().zip(ports) {
+            let counters = port.counters.of(guard.index());
+            counters.rx_packets.add(1);
+            counters.rx_bytes.add(frame.len() as u64);
         }
-        // If one may ask for rules all are walked in order.
         let program = &bridge.program;
-        let learns = |arrival: &&Arrival| program.learns_from(number(arrival));
-        let asking = arrivals.iter().find(learns).or(arrivals.first());
-        let in_port = asking.map_or(0, number);
-        let begin = |index: usize, key: &mut FlowKey, _: &mut Earlier| {
-            arrivals[index].to_key(map, key);
-            key.set_u32(at::IN_PORT, number(&arrivals[index]));
-        };
         let (engine, mut host) = self.host(bridge, depth);
         let forward = &mut host.forward;
+        // The flow control field depends on each packet's port.
+        if bridge.options_fit && !bridge.keeps_fcf {
+            let numbers: SmallVec<[PortNo; BURST]> = ports.iter().map(|port| port.number).collect();
+            let say = |index: usize, words: &mut TunnelWords| arrivals[index].to_words(map, words);
+            let say = looks.then_some(say);
+            return engine.burst_by_tunnels(program, guard, &numbers, frames, say, now_ms, forward);
+        }
+        // If one may ask for rules all are walked in order.
+        let learns = |port: &&&PortState| program.learns_from(port.number);
+        let asking = ports.iter().find(learns).or(ports.first());
+        let in_port = asking.map_or(0, |port| port.number);
+        let begin = |index: usize, key: &mut FlowKey, _: &mut Earlier| {
+            arrivals[index].to_key(map, key);
+            key.set_u32(at::IN_PORT, ports[index].number);
+        };
         let given = tunnel::WORDS;
         engine.burst_from(
             program, guard, in_port, frames, given, begin, 0, now_ms, forward,

@@ -7,9 +7,10 @@ use datapath::monitor::{Inbox, Keys, Monitor, Probe};
 use datapath::tunnel::{TunnelKey, TunnelSpec};
 use datapath::{BUCKETS, BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpec, SteeringMode};
 use packet::build::Builder;
+use packet::edit::CompiledSet;
 use packet::tunnel::{Addresses, Mapping, TunnelKind, decapsulate, parse};
 use packet::{Field, Frame, HeapFrame, Value};
-use program::actions::{Op, PortNo};
+use program::actions::{Bits, Op, PortNo};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use underlay::{Device, Neighbours, Route, Routes, View};
@@ -290,11 +291,6 @@ fn rules_say_where_to_and_see_where_from() {
         .datapath
         .set_tunnel_options(bed.overlay, &map)
         .unwrap();
-    let set = |field: Field, value: u128| Op::SetField {
-        field,
-        value: Value::from_u128(value, field.def().bytes),
-        mask: field.def().place(),
-    };
     let dst = u128::from(u32::from(PEER));
     let ops = vec![set(Field::TunId, 5), set(Field::TunDst, dst), Op::Output(2)];
     bed.switch.rule(bed.overlay, 0, 1, in_port(1), ops);
@@ -318,6 +314,221 @@ fn rules_say_where_to_and_see_where_from() {
     wait_until("dropped", || {
         bed.switch.dropped("tunnel_no_destination") == 1
     });
+}
+
+/// Returns a step that writes a field.
+fn set(field: Field, value: u128) -> Op {
+    Op::SetField {
+        field,
+        value: Value::from_u128(value, field.def().bytes),
+        mask: field.def().place(),
+    }
+}
+
+/// A packet whose IPv4 destination ends with this number; an IPv6 packet for every seventh.
+fn numbered(number: u8) -> HeapFrame {
+    let builder = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8]);
+    let builder = match number.is_multiple_of(7) {
+        true => builder.ipv6([number; 16], [2; 16]),
+        false => builder.ipv4(0x0a01_0101, 0x0a01_0200 | u32::from(number)),
+    };
+    builder.udp(1000, 2000).payload(&[number; 60]).frame()
+}
+
+/// Bursts whose packets go by a tunnel, each with the key, option and remote endpoint that rules
+/// copy into its metadata, and come back by what they match of these.
+#[test]
+fn bursts_go_and_come_by_what_rules_copy() {
+    const COUNT: u8 = 200;
+    for checksum in [false, true] {
+        let mut bed = Bed::new();
+        bed.underlay(true);
+        let flow = TunnelSpec {
+            in_key: TunnelKey::Flow,
+            out_key: TunnelKey::Flow,
+            csum: checksum,
+            ..TunnelSpec::new(TunnelKind::Geneve, None)
+        };
+        let port = bed.tunnel(2, flow);
+        let place = packet::options::Place::new(0, 4).unwrap();
+        let map = [Mapping {
+            class: 0x102,
+            kind: 0x80,
+            field: 3,
+            place,
+        }];
+        let set_map = bed.switch.datapath.set_tunnel_options(bed.overlay, &map);
+        set_map.unwrap();
+        let bits = |field: Field, start: u16, bits: u16| Bits { field, start, bits };
+        let present = 1_u64 << 3;
+        let copy = |src: Bits, dst: Bits| Op::Move { src, dst };
+        let ops = vec![
+            copy(bits(Field::Ipv4Dst, 0, 8), bits(Field::TunId, 4, 8)),
+            copy(bits(Field::Ipv4Dst, 0, 8), bits(place.field(), 16, 8)),
+            Op::Set(CompiledSet::Metadata {
+                word: (packet::key::at::TUN_METADATA_PRESENT / 8) as u8,
+                value: present.to_be(),
+                mask: present.to_be(),
+            }),
+            set(Field::TunDst, u32::from(PEER).into()),
+            Op::Output(2),
+        ];
+        bed.switch.rule(bed.overlay, 0, 1, in_port(1), ops);
+        bed.inner.put_all((0..COUNT).map(numbered));
+        let mut frames = bed.sent(COUNT.into());
+        for (number, outer) in (0..).zip(&frames) {
+            let mut outer = outer.clone();
+            let found = parse(&mut outer, TunnelKind::Geneve).unwrap();
+            let last = match number % 7 {
+                0 => 0,
+                _ => number,
+            };
+            assert_eq!(found.info.id, u64::from(last) << 4);
+            let bytes = [1, 2, 0x80, 1, 0, last, 0, 0];
+            assert_eq!(found.options(&outer).bytes(), bytes);
+            let flags = found.info.flags;
+            assert_eq!(flags.contains(packet::tunnel::TunnelFlags::CSUM), checksum);
+            decapsulate(&mut outer, &found).unwrap();
+            assert_eq!(outer.to_vec(), numbered(number).to_vec());
+        }
+        // Those with an odd number come out with a mark in the Ethernet header.
+        let mut odd = in_port(2);
+        odd.set(
+            Field::TunId,
+            &[0, 0, 0, 0, 0, 0, 0, 0x10],
+            &[0, 0, 0, 0, 0, 0, 0, 0x10],
+        );
+        let ops = vec![
+            copy(bits(place.field(), 16, 8), bits(Field::Reg0, 8, 8)),
+            set(Field::EthSrc, 5),
+            Op::Goto(1),
+        ];
+        bed.switch.rule(bed.overlay, 0, 2, odd, ops);
+        let ops = vec![Op::Goto(1)];
+        bed.switch.rule(bed.overlay, 0, 1, in_port(2), ops);
+        let mut known = packet::Match::any();
+        known.set_exact(Field::Reg0, 9 << 8);
+        let ops = vec![set(Field::EthDst, 6), Op::Output(1)];
+        bed.switch.rule(bed.overlay, 1, 2, known, ops);
+        let any = packet::Match::any();
+        bed.switch.rule(bed.overlay, 1, 1, any, vec![Op::Output(1)]);
+        // One with a wrong checksum is not taken.
+        if checksum {
+            let mut wrong = frames[0].clone();
+            wrong.head_mut()[34] ^= 1;
+            frames.push(wrong);
+        }
+        bed.uplink.put_all(frames.into_iter().map(Bed::turned));
+        wait_until("came back", || bed.inner.sent() == COUNT.into());
+        for (number, bytes) in (0..COUNT).zip(bed.inner.take()) {
+            let mut wanted = numbered(number).to_vec();
+            if number % 2 == 1 && number % 7 != 0 {
+                wanted[6..12].copy_from_slice(&[0, 0, 0, 0, 0, 5]);
+            }
+            if number == 9 {
+                wanted[..6].copy_from_slice(&[0, 0, 0, 0, 0, 6]);
+            }
+            assert_eq!(bytes, wanted, "{number}");
+        }
+        let stats = bed.switch.datapath.port_stats(port).unwrap();
+        assert_eq!(
+            (stats.rx_packets, stats.tx_packets),
+            (COUNT.into(), COUNT.into())
+        );
+        let wrong = u64::from(checksum);
+        assert_eq!(bed.switch.dropped_in_all(), wrong);
+        assert_eq!(bed.switch.dropped("tunnel_checksum"), wrong);
+        assert_eq!(bed.local.sent(), 0);
+    }
+}
+
+/// Bursts whose packets belong to many tunnels leave with the header of each and come in by its
+/// port, in their order; what is for none of them goes to the device.
+#[test]
+fn bursts_of_many_tunnels_are_told_apart() {
+    const TUNNELS: u32 = 40;
+    const COUNT: u32 = 400;
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let vxlan = TunnelKind::Vxlan { gbp: false };
+    let mut ports = Vec::new();
+    for number in 0..TUNNELS {
+        let key = TunnelKey::Fixed((number + 1).into());
+        let spec = TunnelSpec {
+            in_key: key,
+            out_key: key,
+            ..TunnelSpec::new(vxlan, remote())
+        };
+        ports.push(bed.tunnel(100 + number, spec));
+        let mut from = in_port(1);
+        from.set_exact(Field::EthType, 0x0800);
+        from.set_exact(Field::Ipv4Dst, (0x0a01_0200 + number).into());
+        let out = vec![Op::Output(100 + number)];
+        bed.switch.rule(bed.overlay, 0, 1, from, out);
+        // One sends back where packets came from, which is no way.
+        let back = match number {
+            7 => vec![Op::Output(107)],
+            _ => vec![set(Field::EthSrc, number.into()), Op::Output(1)],
+        };
+        bed.switch
+            .rule(bed.overlay, 0, 1, in_port(100 + number), back);
+    }
+    let number = |index: u32| index * 17 % TUNNELS;
+    let inner = |index: u32| {
+        Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+            .ipv4(0x0a01_0101, 0x0a01_0200 | number(index))
+            .udp(1000, 2000)
+            .payload(&[&index.to_be_bytes()[..], &[7; 60]].concat())
+            .frame()
+    };
+    bed.inner.put_all((0..COUNT).map(inner));
+    let frames = bed.sent(COUNT.into());
+    let mut last = vec![None; TUNNELS as usize];
+    let mut seen = Vec::new();
+    for outer in &frames {
+        let mut outer = outer.clone();
+        let found = parse(&mut outer, vxlan).unwrap();
+        decapsulate(&mut outer, &found).unwrap();
+        let bytes = outer.to_vec();
+        let index = u32::from_be_bytes(bytes[42..46].try_into().unwrap());
+        assert_eq!(bytes, inner(index).to_vec());
+        assert_eq!(found.info.id, u64::from(number(index)) + 1);
+        let before = last[number(index) as usize].replace(index);
+        assert!(before < Some(index));
+        seen.push(index);
+    }
+    seen.sort();
+    assert!(seen.into_iter().eq(0..COUNT));
+
+    let mut back: Vec<HeapFrame> = frames.into_iter().map(Bed::turned).collect();
+    // No tunnel's: an unknown key, and another UDP port.
+    let mut unknown = back[0].clone();
+    unknown.head_mut()[46] = 1;
+    let mut other = back[1].clone();
+    other.head_mut()[37] ^= 1;
+    back.insert(30, unknown);
+    back.insert(60, other);
+    bed.uplink.put_all(back);
+    let lost = (0..COUNT).filter(|index| number(*index) == 7).count() as u64;
+    wait_until("came back", || bed.inner.sent() == u64::from(COUNT) - lost);
+    let mut last = vec![None; TUNNELS as usize];
+    for bytes in bed.inner.take() {
+        let index = u32::from_be_bytes(bytes[42..46].try_into().unwrap());
+        let mut wanted = inner(index).to_vec();
+        wanted[6..12].copy_from_slice(&[0, 0, 0, 0, 0, number(index) as u8]);
+        assert_eq!(bytes, wanted);
+        let before = last[number(index) as usize].replace(index);
+        assert!(before < Some(index));
+    }
+    wait_until("for the device", || bed.local.sent() == 1);
+    wait_until("counted", || bed.switch.dropped("tunnel_no_port") == 1);
+    assert_eq!(bed.switch.dropped("ingress_port"), lost);
+    assert_eq!(bed.switch.dropped_in_all(), lost + 1);
+    let each = u64::from(COUNT / TUNNELS);
+    for port in ports {
+        let stats = bed.switch.datapath.port_stats(port).unwrap();
+        assert_eq!((stats.rx_packets, stats.tx_packets), (each, each));
+    }
 }
 
 /// On a tunnel that carries many keys a monitor sends and takes messages with the key 0 only: what

@@ -165,9 +165,9 @@ pub fn parse<F: Frame>(frame: &mut F, kind: TunnelKind) -> Result<Decapsulated, 
 /// IPv4 without options, UDP, 8 bytes of the tunnel's own.
 const COMMON: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN + 8;
 
-/// [`parse_into`] for most packets: VXLAN or Geneve over IPv4, unfragmented, without options and
-/// UDP checksum, headers in one segment, no offload work. Returns false, with `found` undefined,
-/// for all others, valid or not.
+/// [`parse_into`] for most packets: VXLAN or Geneve over IPv4, unfragmented, without options of IP,
+/// headers in one segment, no offload work. Returns false, with `found` undefined, for all others,
+/// valid or not.
 #[inline(always)]
 pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulated) -> bool {
     let offload = frame.offload();
@@ -179,31 +179,58 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
     };
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let double = |at: usize| u32_at(head, at);
-    // The first four bytes of the tunnel's header: only flags.
-    let wanted = match kind {
-        TunnelKind::Vxlan { .. } => u32::from(VXLAN_VNI) << 24,
-        TunnelKind::Geneve => u32::from(super::ETHERNET_BRIDGING),
+    // The first four bytes of the tunnel's header: only flags. Geneve's number of options, and
+    // whether one is critical, do not matter yet.
+    let (wanted, ignored) = match kind {
+        TunnelKind::Vxlan { .. } => (u32::from(VXLAN_VNI) << 24, 0),
+        TunnelKind::Geneve => {
+            let ignored = [0x3f, super::GENEVE_CRITICAL, 0, 0];
+            (
+                u32::from(super::ETHERNET_BRIDGING),
+                u32::from_be_bytes(ignored),
+            )
+        }
         _ => return false,
     };
-    // Geneve: an empty range of options, behind the header.
-    let options = match kind {
-        TunnelKind::Geneve => (COMMON as u16, COMMON as u16),
-        _ => (0, 0),
-    };
+    let mut start = COMMON;
+    let mut options = (0, 0);
+    if kind == TunnelKind::Geneve {
+        start += usize::from(head[COMMON - 8] & 0x3f) * 4;
+        options = (COMMON as u16, start as u16);
+        if start != COMMON {
+            let bytes = frame.head().get(COMMON..start);
+            if bytes.and_then(GeneveOptions::new).is_none()
+                || frame.head().len() < start + ETHERNET_LEN
+            {
+                return false;
+            }
+        }
+    }
     let (total, fragment) = (usize::from(word(16)), word(20));
     let common = head[12..15] == [0x08, 0x00, 0x45]
         && total + ETHERNET_LEN == frame.len()
         && fragment & 0x3fff == 0
         && head[23] == super::UDP
         && usize::from(word(38)) + IPV4_LEN == total
-        && word(40) == 0
-        && double(42) == wanted
+        && double(42) & !ignored == wanted
         && head[49] == 0;
     let Some(ip) = head[ETHERNET_LEN..].first_chunk::<IPV4_LEN>() else {
         return false;
     };
     if !common || header_sum(ip) != 0xffff {
         return false;
+    }
+    let has_checksum = word(40) != 0;
+    if has_checksum && !offload.checksum_valid {
+        let mut sum = Sum::new();
+        sum.add_u32(double(26));
+        sum.add_u32(double(30));
+        sum.add_u16(super::UDP.into());
+        sum.add_u16(word(38));
+        sum.add_u16(checksum::frame_sum(frame, COMMON - 16, frame.len()));
+        if sum.fold() != 0xffff {
+            return false;
+        }
     }
     *found = Decapsulated {
         info: TunnelInfo {
@@ -218,14 +245,13 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
             ..TunnelInfo::default()
         },
         payload: Payload::Ethernet,
-        start: COMMON,
+        start,
         end: frame.len(),
         options,
     };
-    found
-        .info
-        .flags
-        .set(TunnelFlags::DF, fragment & 0x4000 != 0);
+    let flags = &mut found.info.flags;
+    flags.set(TunnelFlags::DF, fragment & 0x4000 != 0);
+    flags.set(TunnelFlags::CSUM, has_checksum);
     true
 }
 

@@ -105,7 +105,7 @@ impl<'a> GeneveOptions<'a> {
 /// Returns an option's entry of the map and its place in a key; None if the map lacks it. A missing
 /// critical option is an error, and so is a length other than the map's.
 #[inline]
-fn placed(
+pub(super) fn placed(
     option: &GeneveOption<'_>,
     map: &(impl OptionMap + ?Sized),
 ) -> Result<Option<(Mapping, Place)>, Reason> {

@@ -244,7 +244,6 @@ impl Header {
         }
         header.quick = !header.ipv6
             && header.df
-            && header.checksum_at == 0
             && header.sequence_at == 0
             && spec.kind != TunnelKind::Gtpu
             && (HALF..=2 * HALF).contains(&header.header_len());
@@ -394,9 +393,9 @@ impl Header {
         self.quick
     }
 
-    /// Puts the header in front of a frame without offload work and without options, policies and
-    /// flags. Returns false, and changes nothing, if the header has uncommon fields (a checksum, a
-    /// sequence number), or there is no room: then use [`Header::push`].
+    /// Puts the header in front of a frame without offload work, and without policies and flags.
+    /// Returns false, and changes nothing, if the header has uncommon fields (a sequence number),
+    /// or there is no room: then use [`Header::push`].
     #[inline(always)]
     pub fn push_quick<F: Frame>(
         &self,
@@ -405,8 +404,13 @@ impl Header {
         tos: u8,
         ttl: u8,
         hash: u32,
+        options: GeneveOptions<'_>,
     ) -> bool {
-        let length = self.header_len();
+        let behind = match self.kind {
+            TunnelKind::Geneve => options.bytes(),
+            _ => &[],
+        };
+        let length = self.header_len() + behind.len();
         let total = length + frame.len();
         let ip_length = total - usize::from(self.l3);
         if !self.quick || ip_length > usize::from(u16::MAX) || !frame.push_front(length) {
@@ -415,13 +419,15 @@ impl Header {
         let Some(header) = frame.head_mut().get_mut(..length) else {
             return false; // cannot happen: the bytes were just added
         };
+        let (header, rest) = header.split_at_mut(self.header_len());
+        rest.copy_from_slice(behind);
         // Two overlapping copies of constant length.
         if let Some(first) = header.first_chunk_mut::<HALF>() {
             first.copy_from_slice(&self.bytes[..HALF]);
         }
         if let (Some(last), Some(from)) = (
             header.last_chunk_mut::<HALF>(),
-            self.bytes[..length].last_chunk::<HALF>(),
+            self.bytes[..self.header_len()].last_chunk::<HALF>(),
         ) {
             *last = *from;
         }
@@ -429,9 +435,13 @@ impl Header {
         let packet = PerPacket {
             id,
             hash,
+            options,
             ..PerPacket::default()
         };
         self.fill_tunnel(header, (total - usize::from(self.l4)) as u16, &packet);
+        if self.checksum_at != 0 {
+            self.fill_checksum(frame);
+        }
         true
     }
 

@@ -18,4 +18,5 @@ mod publication;
 mod slices;
 mod story;
 mod timeouts;
+mod tunnelled;
 mod ways;

@@ -7,11 +7,13 @@
 //! packet needs no stack of lists, deferred outputs or action set for them; [`crate::exec::lanes`]
 //! runs them. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block,
 //! since it reads what the steps before it have written; the next block follows at once. So do `ct`
-//! and `ct_clear`, unless the packet goes on in another table.
+//! and `ct_clear`, unless the packet goes on in another table, and steps that copy metadata or write
+//! that of tunnels ([`Transfers`]).
 
 use crate::actions::bits;
 use crate::actions::connection::LaneTrack;
 use crate::actions::multipath::{Choice, HashFields};
+use crate::actions::transfer::{Transfer, Transfers};
 use crate::actions::{Multipath, Op, OpList, PortNo};
 use crate::burst::Words;
 use crate::prefetch::prefetch;
@@ -63,6 +65,8 @@ pub(crate) struct ActionBlock {
     pub(crate) multipath: Option<Box<MultipathHash>>,
     /// What the connection tracker is asked at its end ([`End::Track`]), if anything.
     pub(crate) track: Option<Box<LaneTrack>>,
+    /// What is written at its end ([`End::Transfer`]), if anything.
+    pub(crate) transfers: Option<Box<Transfers>>,
 }
 
 /// A choice of a way by a packet's hash, and the bits of metadata to which its number goes.
@@ -123,6 +127,8 @@ pub(crate) enum End {
     Track(Option<u8>),
     /// The packet's connection is forgotten, then the next block.
     Untrack,
+    /// Metadata is copied, or a tunnel's written, then the next block.
+    Transfer,
     Nothing,
 }
 
@@ -137,6 +143,7 @@ impl ActionBlock {
             rewrite: Rewrite::default(),
             multipath: None,
             track: None,
+            transfers: None,
         })
     }
 
@@ -168,6 +175,13 @@ impl ActionBlock {
     /// Returns whether some packets may have too low a TTL for it.
     pub(crate) fn may_expire(&self) -> bool {
         self.rewrite.may_expire()
+    }
+
+    /// Ends it with these transfers, and leaves the block that begins with step `next` in its place.
+    fn transfer(&mut self, transfers: &mut Vec<Transfer>, next: usize) -> Option<ActionBlock> {
+        self.end = End::Transfer;
+        self.transfers = Some(Box::new(Transfers::new(std::mem::take(transfers))));
+        Some(std::mem::replace(self, ActionBlock::new(next)?))
     }
 
     /// Appends a step that changes the packet or its metadata; returns false for any other step.
@@ -212,8 +226,18 @@ impl ActionBlock {
 pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
     let mut done = Vec::new();
     let mut block = ActionBlock::new(0)?;
+    let mut transfers = Vec::new();
     for (index, op) in ops.iter().enumerate() {
         let last = index + 1 == ops.len();
+        if transfers.is_empty() && block.then(op) {
+            continue;
+        }
+        if Transfer::append(op, &mut transfers) {
+            continue;
+        }
+        if !transfers.is_empty() {
+            done.push(block.transfer(&mut transfers, index)?);
+        }
         block.end = match op {
             Op::Output(port) if last => End::Output(*port),
             Op::Goto(table) if last => End::Table {
@@ -241,11 +265,18 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
         };
         done.push(std::mem::replace(&mut block, ActionBlock::new(index + 1)?));
     }
+    if !transfers.is_empty() {
+        done.push(block.transfer(&mut transfers, ops.len())?);
+    }
     // After a lookup or output at the end of the list nothing follows; after anything else there an
     // empty block does.
-    let goes_on = done
-        .last()
-        .is_some_and(|last| matches!(last.end, End::Multipath | End::Track(None) | End::Untrack));
+    let goes_on = done.last().is_some_and(|last| {
+        let end = last.end;
+        matches!(
+            end,
+            End::Multipath | End::Track(None) | End::Untrack | End::Transfer
+        )
+    });
     if usize::from(block.first) < ops.len() || ops.is_empty() || goes_on {
         done.push(block);
     }

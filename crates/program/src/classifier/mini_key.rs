@@ -9,16 +9,19 @@
 #[cfg(test)]
 mod tests;
 
-use packet::WordSet;
+use crate::actions::block::LANE_WORDS;
 use packet::key::at;
+use packet::parse::MINI_KEY_WORDS;
 
 /// How much of a packet a table's lookup reads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reads {
     /// The ingress port at most.
     Port,
-    /// Words of [`WordSet::MINI_KEY`].
+    /// Words of [`packet::WordSet::MINI_KEY`].
     MiniKey,
+    /// Also metadata and registers, which all lanes have.
+    Lane,
     /// Further words of common packets ([`packet::parse::MoreWords`]).
     Deep,
     /// Whole keys.
@@ -38,11 +41,12 @@ pub(crate) const PORT_MASK: u64 = {
 
 impl Reads {
     pub(crate) fn of(words: impl Iterator<Item = (u8, u64)>) -> Reads {
-        words.fold(Reads::Port, |reads, (word, mask)| match (reads, word) {
-            (Reads::Deep | Reads::Whole, _) => reads,
-            (_, word) if !WordSet::MINI_KEY.contains(usize::from(word)) => Reads::Deep,
-            (Reads::Port, 0) if mask & !PORT_MASK == 0 => Reads::Port,
-            _ => Reads::MiniKey,
-        })
+        let one = |(word, mask)| match usize::from(word) {
+            0 if mask & !PORT_MASK == 0 => Reads::Port,
+            ..MINI_KEY_WORDS => Reads::MiniKey,
+            ..LANE_WORDS => Reads::Lane,
+            _ => Reads::Deep,
+        };
+        words.map(one).max().unwrap_or(Reads::Port)
     }
 }

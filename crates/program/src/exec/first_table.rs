@@ -80,7 +80,7 @@ impl<F: Frame> Engine<F> {
             Reads::Port | Reads::MiniKey => {
                 self.by_mini_keys(burst, in_port, frames, mirrored, host)
             }
-            Reads::Deep => self.by_all_words(burst, in_port, frames, mirrored, host),
+            Reads::Lane | Reads::Deep => self.by_all_words(burst, in_port, frames, mirrored, host),
             Reads::Whole => false,
         }
     }

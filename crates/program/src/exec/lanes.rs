@@ -2,7 +2,8 @@
 //! table to table.
 //!
 //! A packet of the common kinds is a lane: two cache lines with its mini key, metadata and
-//! registers, and beside them its frame and, for IPv6 and ARP, further words. Lanes that wait for
+//! registers, and beside them its frame and, for some, further words: those of IPv6 and ARP, of its
+//! connection, of tunnels. Lanes that wait for
 //! the same table are a set, 64 bits. They are looked up together, the result is a list of rules,
 //! each with the set of lanes that have met it, and what a rule does is decided once for all of
 //! them. So a stage with one rule for everything costs next to nothing however many packets pass
@@ -17,8 +18,10 @@
 mod fused;
 mod steps;
 mod tracked;
+mod tunnelled;
 mod wide;
 
+pub(crate) use tunnelled::SEVERAL;
 pub(crate) use wide::word_beyond;
 
 use crate::actions::PortNo;
@@ -28,6 +31,7 @@ use crate::burst::Words;
 use crate::burst::beyond;
 use crate::burst::{LOOKUP_MAX, LaneSet, Members};
 use crate::classifier::lanes::Found;
+use crate::classifier::mini_key::Reads;
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, First, NO_COOKIE, Next, Position, Steps, Walk};
 use crate::host::{DropReason, Host};
@@ -38,6 +42,7 @@ use packet::edit::Rewrite;
 use packet::key::at;
 use packet::mini_key::MiniKey;
 use packet::parse::{Extent, MINI_KEY_WORDS, MoreWords};
+use packet::tunnel::TunnelWords;
 use packet::{FlowKey, Frame, WordSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -51,9 +56,18 @@ const RECENT: usize = 64;
 /// No place to return to.
 const NOWHERE: u16 = u16::MAX;
 
+/// Returns the bits of a key's first word that say by which port a packet came in.
+#[inline(always)]
+pub(crate) fn in_port_word(port: PortNo) -> u64 {
+    const { assert!(at::IN_PORT == 0) };
+    let [a, b, c, d] = port.to_be_bytes();
+    u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
+}
+
 /// How a burst came in.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
+    /// [`SEVERAL`] for packets that came by different ports.
     pub in_port: PortNo,
     /// Mirrors that have had its packets.
     pub mirrored: u32,
@@ -195,14 +209,18 @@ struct Waiting {
 /// The lanes of a burst.
 pub(crate) struct Lanes<F> {
     lanes: Box<[Lane; LOOKUP_MAX]>,
-    /// Lanes whose packets have further words: those of other protocols than IPv4, and those that
-    /// have been tracked.
+    /// Lanes whose packets have further words: those of `others`, `tracked` and `tunnelled`.
     wide: LaneSet,
+    /// Lanes of other protocols than IPv4.
+    others: LaneSet,
     /// The further words of packets that are not IPv4.
     more: Box<[MoreWords; LOOKUP_MAX]>,
     /// Lanes whose packets have been tracked, and what they know of their connections.
     tracked: LaneSet,
     connections: Box<[Connection; LOOKUP_MAX]>,
+    /// Lanes whose packets have tunnel metadata, and that.
+    tunnelled: LaneSet,
+    tunnels: Box<[TunnelWords; LOOKUP_MAX]>,
     /// Tracker's answers for packets that become walks.
     aside: Vec<(usize, Tracked)>,
     /// Translations of packets that stay lanes; empty but while these are made.
@@ -231,9 +249,12 @@ impl<F: Frame> Lanes<F> {
         Lanes {
             lanes: Box::new([Lane::ZERO; LOOKUP_MAX]),
             wide: LaneSet::EMPTY,
+            others: LaneSet::EMPTY,
             more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
             tracked: LaneSet::EMPTY,
             connections: Box::new([Connection::NONE; LOOKUP_MAX]),
+            tunnelled: LaneSet::EMPTY,
+            tunnels: Box::new([TunnelWords::ZERO; LOOKUP_MAX]),
             aside: Vec::with_capacity(LOOKUP_MAX),
             edits: Vec::with_capacity(LOOKUP_MAX),
             frames: Box::new([const { None }; LOOKUP_MAX]),
@@ -292,6 +313,9 @@ impl<F: Frame> Lanes<F> {
         if self.tracked.contains(lane) {
             self.connections[lane].fill(key, valid);
         }
+        if self.tunnelled.contains(lane) {
+            self.tunnels[lane].fill(key, valid);
+        }
     }
 
     /// Looks up waiting lanes, some of which may be wide; see
@@ -304,7 +328,9 @@ impl<F: Frame> Lanes<F> {
         found: &mut Found<'g>,
     ) -> bool {
         let _stage = stages::enter(stages::Stage::Lookup, set.len());
-        if !set.also_in(self.wide).is_empty() {
+        if !set.also_in(self.wide).is_empty()
+            && burst.bridge.reads(table, burst.guard) > Reads::Lane
+        {
             return self.look_up_wide(burst, table, set, found);
         }
         (burst.bridge).lookup_lanes(table, set, &self.lanes, burst.guard, found)
@@ -420,6 +446,7 @@ impl<F: Frame> Lanes<F> {
         if count == frames.len() && with_first.len() == count {
             return host.output_burst(arrival.in_port, *first, arrival.mirrored, frames, None);
         }
+        host.prefetch(ports[..count].iter().copied());
         let mut leaving = Leaving::new(frames, count);
         let mut taken = leaving.take(with_first);
         host.output_run(arrival.in_port, *first, arrival.mirrored, &mut taken);
@@ -442,6 +469,9 @@ impl<F: Frame> Lanes<F> {
     #[inline(always)]
     fn flush<H: Host<F>>(&mut self, arrival: Arrival, host: &mut H) {
         let mut rest = std::mem::take(&mut self.sent);
+        if self.mixed {
+            host.prefetch(rest.iter().map(|lane| self.ports[lane]));
+        }
         // A local variable, so that its fields stay in registers.
         let mut out = std::mem::take(&mut self.out);
         while let Some(first) = rest.first() {
@@ -452,7 +482,19 @@ impl<F: Frame> Lanes<F> {
                 rest
             };
             rest = rest.minus(set);
-            if !self.tracked.is_empty() && host.carries(port) {
+            let mut arrival = arrival;
+            let mut set = set;
+            if arrival.in_port == SEVERAL {
+                let back = self.those_by(set, port);
+                if !back.is_empty() {
+                    // The host drops what goes back; the rest goes next.
+                    rest = rest.union(set.minus(back));
+                    (set, arrival.in_port) = (back, port);
+                }
+            }
+            if !self.tracked.is_empty() && host.carries(port)
+                || !self.tunnelled.is_empty() && host.reads_tunnel(port)
+            {
                 self.carry(arrival, host, port, set);
                 continue;
             }
@@ -633,7 +675,9 @@ impl ActionBlock {
             End::Table { table, .. } => table <= from,
             End::Output(_) => back != NOWHERE,
             End::Track(Some(table)) => table <= from || back != NOWHERE || !self.is_last,
-            End::Multipath | End::Track(None) | End::Untrack | End::Nothing => false,
+            End::Multipath | End::Track(None) | End::Untrack | End::Transfer | End::Nothing => {
+                false
+            }
         }
     }
 }
@@ -797,6 +841,10 @@ impl<F: Frame> Engine<F> {
                 }
                 End::Untrack => {
                     self.lanes.untrack(set.whole());
+                    here.next += 1;
+                }
+                End::Transfer => {
+                    self.lanes.transfer(block, set.whole());
                     here.next += 1;
                 }
                 End::Nothing => match self.lanes.backs.get(usize::from(back)) {
@@ -1029,10 +1077,10 @@ impl<F: Frame> Engine<F> {
             self.drive_waiting(burst, arrival, host);
         }
         self.lanes.backs.clear();
-        self.lanes.wide = LaneSet::EMPTY;
+        (self.lanes.wide, self.lanes.others) = (LaneSet::EMPTY, LaneSet::EMPTY);
         self.lanes.rounds = 0;
         self.lanes.flush(arrival, host);
-        self.lanes.tracked = LaneSet::EMPTY;
+        (self.lanes.tracked, self.lanes.tunnelled) = (LaneSet::EMPTY, LaneSet::EMPTY);
     }
 
     /// Runs waiting lanes to their ends.

@@ -88,6 +88,18 @@ impl<'a> Tables<'a> {
         self.0.insert(table, Listed::Groups(groups.collect()));
     }
 
+    /// Returns whether a rule of a table looks at words that lanes do not have themselves.
+    fn reads_beyond(&self, table: u8) -> bool {
+        let beyond = |(word, _): &(u8, u64)| usize::from(*word) >= LANE_WORDS;
+        match self.0.get(&table) {
+            None => false,
+            Some(Listed::Opaque) => true,
+            Some(Listed::Groups(groups)) => {
+                groups.iter().any(|group| group.mask.iter().any(beyond))
+            }
+        }
+    }
+
     /// Returns all rules that have been listed, by table.
     fn rules(&self) -> Vec<(u8, &'a Rule)> {
         let mut tables: Vec<_> = self.0.iter().collect();
@@ -267,7 +279,7 @@ impl<'a> Place<'a> {
         let fits = blocks.iter().all(|block| match block.end {
             End::Table { table: next, .. } => next > table,
             End::Output(_) => nothing_behind,
-            End::Multipath | End::Track(_) | End::Untrack => false,
+            End::Multipath | End::Track(_) | End::Untrack | End::Transfer => false,
             End::Nothing => true,
         });
         (fits && !rule.shortens_timeouts()).then_some(Place {
@@ -318,6 +330,8 @@ struct Making<'a> {
     met: Vec<Stage>,
     /// Tables before which paths end.
     stops: TableSet,
+    /// Whether a rule of the tables looks at words that lanes do not have themselves.
+    reads_beyond: bool,
     /// Paths that have been begun.
     open: usize,
     /// Stages behind the first rule.
@@ -382,6 +396,7 @@ impl<'a> Compiler<'a> {
             tables: TableSet::default(),
             met: Vec::new(),
             stops: TableSet::default(),
+            reads_beyond: false,
             open: 1,
             stages: 0,
         };
@@ -432,8 +447,8 @@ impl<'a> Compiler<'a> {
             path.here.next += 1;
             path.pass(block);
             match block.end {
-                // `Place::of` rejects rules with a multipath choice or `ct`.
-                End::Multipath | End::Track(_) | End::Untrack | End::Nothing => {}
+                // `Place::of` rejects rules with a multipath choice, `ct` or transfers.
+                End::Multipath | End::Track(_) | End::Untrack | End::Transfer | End::Nothing => {}
                 End::Output(port) => return making.end(path, End::Output(port)),
                 End::Table { table, resubmit } => {
                     path.hops += 1;
@@ -490,6 +505,7 @@ impl<'a> Compiler<'a> {
         }
         making.open += cases.len();
         add_table(&mut making.tables, table);
+        making.reads_beyond |= self.tables.reads_beyond(table);
         let counter = (self.lookups)(table);
         for (left, rule) in cases {
             let mut path = path.clone();
@@ -677,6 +693,7 @@ impl<'a> Path<'a> {
                 rewrite: first.rewrite.clone(),
                 multipath: None,
                 track: None,
+                transfers: None,
                 is_last: false,
             },
         }
@@ -728,6 +745,7 @@ impl<'a> Making<'a> {
             stages: self.stages,
             sends,
             may_expire: first.rewrite.may_expire(),
+            reads_beyond: self.reads_beyond,
             ways: ways.collect(),
             program,
         };

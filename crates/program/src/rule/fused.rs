@@ -132,6 +132,8 @@ pub(crate) struct FusedPaths {
     pub(crate) sends: bool,
     /// Whether packets' TTLs may be too low for it.
     pub(crate) may_expire: bool,
+    /// Whether a rule of its tables looks at words that lanes do not have themselves.
+    pub(crate) reads_beyond: bool,
     /// The paths, in order; the last one takes every packet.
     pub(crate) ways: Box<[FusedPath]>,
     pub(crate) program: Weak<Program>,

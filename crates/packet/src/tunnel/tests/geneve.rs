@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Field;
-use crate::key::{FlowKey, at};
+use crate::key::{FlowKey, WordSet, at};
 use crate::options::Place;
 use proptest::prelude::*;
 
@@ -129,7 +129,7 @@ proptest! {
     #[test]
     fn what_goes_out_comes_in(
         map in maps(),
-        present: u64,
+        (present, garbage) in any::<(u64, u64)>(),
         bodies in proptest::collection::vec(any::<u8>(), 144),
     ) {
         let mut key = FlowKey::ZERO;
@@ -146,6 +146,24 @@ proptest! {
         let mut again = FlowKey::ZERO;
         prop_assert_eq!(buffer.options().to_key(&map[..], &mut again), Ok(()));
         prop_assert_eq!(again, key);
+        // The same without a whole key, where options have places among the words held.
+        let mut words = TunnelWords::of_key(&again);
+        let fits = map.iter().all(|entry| entry.place.length() == 0 || entry.place.start >= 560);
+        prop_assert_eq!(TunnelWords::fit(&map), fits);
+        if fits {
+            let mut filled = FlowKey::ZERO;
+            words.fill(&mut filled, WordSet(u64::MAX));
+            prop_assert_eq!(filled, key);
+            words.clear_options();
+            prop_assert_eq!(words, TunnelWords::ZERO);
+            words.write((crate::key::WORDS - 1) as u8, garbage, u64::MAX);
+            prop_assert_eq!(words.set_options(buffer.options(), &map), Ok(()));
+            prop_assert_eq!(words, TunnelWords::of_key(&key));
+            prop_assert_eq!(words.has_options(), mask != 0);
+            let mut copy = OptionBuffer::new();
+            prop_assert!(words.options_into(&map, &mut copy));
+            prop_assert_eq!(copy.options(), buffer.options());
+        }
     }
 
     #[test]
@@ -153,7 +171,13 @@ proptest! {
         if let Some(options) = GeneveOptions::new(&bytes) {
             let lengths = options.iter().map(|option| 4 + option.body.len());
             prop_assert_eq!(lengths.sum::<usize>(), bytes.len());
-            let _ = options.to_key(&map[..], &mut FlowKey::ZERO.clone());
+            let mut key = FlowKey::ZERO;
+            let told = options.to_key(&map[..], &mut key);
+            if TunnelWords::fit(&map) {
+                let mut words = TunnelWords::ZERO;
+                prop_assert_eq!(words.set_options(options, &map), told);
+                prop_assert!(told.is_err() || words == TunnelWords::of_key(&key));
+            }
         }
     }
 }

@@ -272,6 +272,15 @@ proptest! {
         key.words.fill(garbage);
         info.to_key(&mut key);
         prop_assert_eq!(TunnelInfo::from_key(&key), info);
+        let mut words = TunnelWords::ZERO;
+        words.write(14, garbage, u64::MAX);
+        words.set(&info);
+        prop_assert_eq!(words.info(), info);
+        for word in TunnelInfo::WORDS.iter() {
+            prop_assert_eq!(words.word(word as u8), key.words[word]);
+            prop_assert!(TunnelWords::holds(word));
+        }
+        prop_assert_eq!(words.word(13) | words.word(42) | words.word(69), 0);
         for word in 0..crate::key::WORDS {
             let is_own = TunnelInfo::WORDS.contains(word);
             prop_assert!(is_own || key.words[word] == garbage);

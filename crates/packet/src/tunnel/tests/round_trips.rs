@@ -321,6 +321,15 @@ proptest! {
         let packet = PerPacket { id: case.packet.id, tos: case.packet.tos, ..PerPacket::default() };
         prop_assert_eq!(Header::new(&plain).unwrap().push(&mut common, &packet), Ok(()));
         prop_assert!(parse_quick(&common, plain.kind, &mut quick));
+        // With options, too.
+        let geneve = HeaderSpec::new(TunnelKind::Geneve, Addresses::V4 { src: 1, dst: 2 });
+        let mut common = HeapFrame::new(&[7; 64]);
+        let packet = PerPacket { id: case.packet.id, options: case.options.options(), ..PerPacket::default() };
+        let geneve = HeaderSpec { checksum: case.packet.id & 1 == 1, ..geneve };
+        if Header::new(&geneve).unwrap().push(&mut common, &packet).is_ok() {
+            prop_assert!(parse_quick(&common, geneve.kind, &mut quick));
+            prop_assert_eq!(quick.options(&common), case.options.options());
+        }
     }
 }
 
@@ -331,11 +340,13 @@ proptest! {
         case.packet.oam = false;
         (case.packet.gbp_id, case.packet.gbp_flags, case.packet.sequence) = (0, 0, 0);
         let header = Header::new(&case.spec).unwrap();
-        let PerPacket { id, tos, ttl, hash, .. } = case.packet;
+        let options = case.options.options();
+        let packet = PerPacket { options, ..case.packet };
+        let PerPacket { id, tos, ttl, hash, .. } = packet;
         let mut quick = frame(&case.inner, &case.cuts);
         let (before, mut slow) = (quick.clone(), quick.clone());
-        if header.push_quick(&mut quick, id, tos, ttl, hash) {
-            prop_assert_eq!(header.push(&mut slow, &case.packet), Ok(()));
+        if header.push_quick(&mut quick, id, tos, ttl, hash, options) {
+            prop_assert_eq!(header.push(&mut slow, &packet), Ok(()));
             prop_assert_eq!(quick, slow);
         } else {
             prop_assert_eq!(quick, before);

@@ -40,6 +40,9 @@ pub trait Outside {
     fn tracker(&mut self) -> Option<(&Tracker, u64)> {
         None
     }
+    fn reads_tunnel(&self, _: u32) -> bool {
+        false
+    }
     fn dropped(&mut self, _: DropReason) {}
 }
 
@@ -85,6 +88,9 @@ impl Host<HeapFrame> for To<'_> {
     }
     fn now_ns(&mut self) -> u64 {
         self.0.now_ns()
+    }
+    fn reads_tunnel(&self, port: u32) -> bool {
+        self.0.reads_tunnel(port)
     }
     fn malformed(&mut self, _: Malformed) {}
     fn dropped(&mut self, reason: DropReason) {

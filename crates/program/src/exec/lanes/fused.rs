@@ -28,8 +28,14 @@ impl<F: Frame> Engine<F> {
         if !fused.holds(&burst.bridge.unwildcarded, burst.guard) || fused.sends && back != NOWHERE {
             return None;
         }
-        // Fused paths are made for IPv4 only, and for packets that have not been tracked.
-        let mut taken = set.whole().minus(self.lanes.wide);
+        // Fused paths are made for IPv4 only. Packets that have been tracked or have tunnel metadata
+        // take those on which nothing looks at that.
+        let lanes = &self.lanes;
+        let kept_off = match fused.reads_beyond {
+            true => lanes.wide,
+            false => lanes.others,
+        };
+        let mut taken = set.whole().minus(kept_off);
         if fused.may_expire {
             let rewrite = &rule.blocks()?.get().first()?.rewrite;
             let lanes = &self.lanes.lanes;
@@ -108,8 +114,8 @@ impl<F: Frame> Engine<F> {
                     set: set.whole(),
                 });
             }
-            // Fused paths do not go past a choice or the tracker.
-            End::Multipath | End::Track(_) | End::Untrack | End::Nothing => {
+            // Fused paths do not go past a choice, the tracker or copies of metadata.
+            End::Multipath | End::Track(_) | End::Untrack | End::Transfer | End::Nothing => {
                 self.come_back(burst, arrival, host, waited.back, set)
             }
         }

@@ -60,7 +60,9 @@ impl<F: Frame> Engine<F> {
                 lane.hops += 1;
                 Step::Waits { table, resubmit }
             }
-            End::Multipath | End::Track(_) | End::Untrack | End::Nothing => Step::Not,
+            End::Multipath | End::Track(_) | End::Untrack | End::Transfer | End::Nothing => {
+                Step::Not
+            }
         }
     }
 

@@ -1,6 +1,5 @@
 //! Lanes whose packets have been sent through the connection tracker.
 
-use crate::actions::PortNo;
 use crate::actions::block::ActionBlock;
 use crate::actions::connection::LaneTrack;
 use crate::burst::{LOOKUP_MAX, LaneSet, Members};
@@ -55,6 +54,11 @@ impl Connection {
                 key.words[FIRST_WORD + at] = *word;
             }
         }
+    }
+
+    /// Returns what the last lookup in the tracker said.
+    pub fn earlier(&self) -> Earlier {
+        self.earlier
     }
 
     /// Gives a walk what the lane knew.
@@ -162,30 +166,6 @@ impl<F: Frame> Lanes<F> {
             }
             connection.words = [0; CONNECTION_WORDS];
         }
-    }
-
-    /// Sends lanes to a port behind which what the tracker has said of them is kept.
-    #[cold]
-    pub(super) fn carry<H: Host<F>>(
-        &mut self,
-        arrival: Arrival,
-        host: &mut H,
-        port: PortNo,
-        set: LaneSet,
-    ) {
-        for lane in set.iter() {
-            let Some(frame) = self.frames[lane].take() else {
-                continue;
-            };
-            let earlier = match self.tracked.contains(lane) {
-                true => self.connections[lane].earlier,
-                false => Earlier::default(),
-            };
-            host.carry(earlier);
-            let mut one = std::iter::once(frame);
-            host.output_run(arrival.in_port, port, arrival.mirrored, &mut one);
-        }
-        host.carry(Earlier::default());
     }
 }
 

@@ -1,5 +1,5 @@
 //! Wide lanes: packets with further words beside those of a lane, because they are of IPv6 or ARP,
-//! or have been tracked.
+//! have been tracked, or have tunnel metadata.
 
 use crate::actions::block::MultipathHash;
 use crate::burst::Words;
@@ -10,6 +10,7 @@ use crate::exec::interpreter::Burst;
 use crate::exec::lanes::{Connection, Lane, Lanes};
 use packet::Frame;
 use packet::parse::{Extent, MoreWords};
+use packet::tunnel::TunnelWords;
 
 /// Returns a word that is not in the mini key of a packet of the common kinds; `more` is not read
 /// for IPv4.
@@ -36,6 +37,13 @@ struct Tracked<'a> {
     connection: &'a Connection,
 }
 
+/// The same, with the packet's tunnel metadata.
+#[derive(Clone, Copy)]
+pub(super) struct Sided<'a> {
+    tracked: Tracked<'a>,
+    tunnel: &'a TunnelWords,
+}
+
 impl Words for Wide<'_> {
     const AT_HAND: u8 = 0;
 
@@ -54,6 +62,15 @@ impl Words for Tracked<'_> {
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {
         self.wide.word(index) | self.connection.word(index)
+    }
+}
+
+impl Words for Sided<'_> {
+    const AT_HAND: u8 = 0;
+
+    #[inline(always)]
+    fn word(&self, index: u8) -> u64 {
+        self.tracked.word(index) | self.tunnel.word(index)
     }
 }
 
@@ -80,7 +97,20 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Reads the further words of those of these lanes that are wide; their packets and mini keys
+    /// Returns a lane with all that is known of its packet.
+    #[inline(always)]
+    pub(super) fn sided(&self, lane: usize) -> Sided<'_> {
+        const NONE: &TunnelWords = &TunnelWords::ZERO;
+        Sided {
+            tracked: self.tracked(lane),
+            tunnel: match self.tunnelled.contains(lane) {
+                true => &self.tunnels[lane],
+                false => NONE,
+            },
+        }
+    }
+
+    /// Reads the further words of those of these lanes that are not IPv4; their packets and mini keys
     /// must be in them already.
     #[inline(never)]
     pub(crate) fn begin_wide(&mut self, run: std::ops::Range<usize>) {
@@ -91,6 +121,7 @@ impl<F: Frame> Lanes<F> {
             {
                 self.more[index] = MoreWords::of(frame.head(), extent);
                 self.wide = self.wide.union(LaneSet::one(index));
+                self.others = self.others.union(LaneSet::one(index));
             }
         }
     }
@@ -109,6 +140,9 @@ impl<F: Frame> Lanes<F> {
         set: LaneSet,
         found: &mut Found<'g>,
     ) -> bool {
+        if !set.also_in(self.tunnelled).is_empty() {
+            return self.look_up_tunnelled(burst, table, set, found);
+        }
         if !set.also_in(self.tracked).is_empty() {
             return self.look_up_tracked(burst, table, set, found);
         }

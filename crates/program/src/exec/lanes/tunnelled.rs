@@ -1,0 +1,173 @@
+//! Lanes whose packets have tunnel metadata: they came by a tunnel, or a rule has written where they
+//! are to go.
+
+use crate::actions::PortNo;
+use crate::actions::block::{ActionBlock, LANE_WORDS, Write};
+use crate::burst::{LOOKUP_MAX, LaneSet, Words};
+use crate::classifier::lanes::Found;
+use crate::exec::Engine;
+use crate::exec::first_table::WORTH_IT;
+use crate::exec::interpreter::{Burst, Walk};
+use crate::exec::lanes::wide::Sided;
+use crate::exec::lanes::{Arrival, Lanes, NOWHERE, Waiting};
+use crate::host::Host;
+use conntrack::Earlier;
+use packet::Frame;
+use packet::mini_key::{self, NO_PATTERN};
+use packet::tunnel::TunnelWords;
+use stages::Stage;
+
+/// Stands for the ingress port of a burst whose packets came by several.
+pub(crate) const SEVERAL: PortNo = PortNo::MAX;
+
+impl<F: Frame> Lanes<F> {
+    /// Has `say` write tunnel metadata of lanes.
+    pub(super) fn begin_tunnelled(
+        &mut self,
+        set: LaneSet,
+        mut say: impl FnMut(usize, &mut TunnelWords),
+    ) {
+        for lane in set.iter() {
+            say(lane, &mut self.tunnels[lane]);
+        }
+        self.tunnelled = self.tunnelled.union(set);
+        self.wide = self.wide.union(set);
+    }
+
+    /// Executes the transfers at a block's end.
+    #[inline(never)]
+    pub(super) fn transfer(&mut self, block: &ActionBlock, set: LaneSet) {
+        let Some(transfers) = &block.transfers else {
+            return;
+        };
+        if transfers.to_tunnel {
+            let new = set.minus(self.tunnelled);
+            self.begin_tunnelled(new, |_, words| *words = TunnelWords::ZERO);
+        }
+        for transfer in &transfers.list {
+            let (to, mask) = (transfer.to, transfer.mask);
+            for lane in set.iter() {
+                let value = match transfer.reads() {
+                    Some(word) if usize::from(word) < LANE_WORDS => {
+                        transfer.value(self.lanes[lane].words[usize::from(word) % LANE_WORDS])
+                    }
+                    Some(word) => transfer.value(Words::word(&self.sided(lane), word)),
+                    None => transfer.value(0),
+                };
+                if usize::from(to) < LANE_WORDS {
+                    let word = to;
+                    self.lanes[lane].write(&Write { word, mask, value });
+                } else {
+                    self.tunnels[lane].write(to, value, mask);
+                }
+            }
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn look_up_tunnelled<'g>(
+        &self,
+        burst: &Burst<'_, 'g>,
+        table: u8,
+        set: LaneSet,
+        found: &mut Found<'g>,
+    ) -> bool {
+        let lanes: [Sided<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| self.sided(lane));
+        (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
+    }
+
+    /// Sends lanes to a port behind which what the tracker has said of them is kept, or that sends
+    /// by their tunnel metadata.
+    #[cold]
+    pub(super) fn carry<H: Host<F>>(
+        &mut self,
+        arrival: Arrival,
+        host: &mut H,
+        port: PortNo,
+        set: LaneSet,
+    ) {
+        if !host.carries(port) {
+            return self.send_tunnelled(arrival, host, port, set);
+        }
+        let by_tunnel = host.reads_tunnel(port);
+        for lane in set.iter() {
+            let earlier = match self.tracked.contains(lane) {
+                true => self.connections[lane].earlier(),
+                false => Earlier::default(),
+            };
+            host.carry(earlier);
+            if by_tunnel {
+                self.send_tunnelled(arrival, host, port, LaneSet::one(lane));
+            } else if let Some(frame) = self.frames[lane].take() {
+                let mut one = std::iter::once(frame);
+                host.output_run(arrival.in_port, port, arrival.mirrored, &mut one);
+            }
+        }
+        host.carry(Earlier::default());
+    }
+
+    /// Sends lanes to a port that sends by their tunnel metadata.
+    fn send_tunnelled<H: Host<F>>(
+        &mut self,
+        arrival: Arrival,
+        host: &mut H,
+        port: PortNo,
+        set: LaneSet,
+    ) {
+        const NONE: &TunnelWords = &TunnelWords::ZERO;
+        let (frames, tunnels, tunnelled) = (&mut self.frames, &self.tunnels, self.tunnelled);
+        let mut some = set.iter().filter_map(|lane| {
+            let words = match tunnelled.contains(lane) {
+                true => &tunnels[lane],
+                false => NONE,
+            };
+            Some((frames[lane].take()?, words))
+        });
+        let Arrival { in_port, mirrored } = arrival;
+        host.output_tunnelled(in_port, port, mirrored, &mut some);
+    }
+
+    /// Returns those of these lanes that came in by a port.
+    pub(super) fn those_by(&self, set: LaneSet, port: PortNo) -> LaneSet {
+        let came = super::in_port_word(port);
+        let mask = crate::classifier::mini_key::PORT_MASK;
+        set.those(|lane| self.lanes[lane].words[0] & mask == came)
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// Puts packets at the front that came by these ports into lanes that wait for the first table,
+    /// if they are of the common kinds, and returns how many. `say` writes their tunnel metadata.
+    pub(crate) fn begin_by_tunnels(
+        &mut self,
+        frames: &mut Vec<F>,
+        ports: &[PortNo],
+        say: Option<impl FnMut(usize, &mut TunnelWords)>,
+    ) -> usize {
+        let all = frames.len().min(LOOKUP_MAX).min(ports.len());
+        stages::go(Stage::Parse, all);
+        let mut first = [NO_PATTERN; LOOKUP_MAX];
+        let count = mini_key::read_burst(&frames[..all], 0, &[], &mut self.hot, &mut first).count;
+        if count < all.clamp(1, WORTH_IT) {
+            return 0;
+        }
+        for (hot, port) in self.hot[..count].iter_mut().zip(ports) {
+            hot.words[0] |= super::in_port_word(*port);
+        }
+        self.walks
+            .resize_with(self.walks.len().max(count), Walk::new);
+        let mut frames = frames.drain(..count);
+        self.lanes.begin_run(0, &self.hot[..count], &mut frames);
+        let set = LaneSet::run(0, count);
+        if let Some(say) = say {
+            self.lanes.begin_tunnelled(set, say);
+        }
+        self.lanes.wait(Waiting {
+            table: 0,
+            resubmit: false,
+            back: NOWHERE,
+            set,
+        });
+        count
+    }
+}
