@@ -1343,8 +1343,8 @@ impl<F: Frame> Forward<'_, F> {
         self.sending.staged = staged;
     }
 
-    /// Reads the outer headers of a frame of the common kinds, and returns the slot of the port that
-    /// it came for. None for other frames.
+    /// Reads the outer headers of a frame of the common kinds, and returns the slot of the port
+    /// that it came for. None for other frames.
     #[inline(always)]
     fn find_common(
         &mut self,

@@ -7,8 +7,8 @@
 //! packet needs no stack of lists, deferred outputs or action set for them; [`crate::exec::lanes`]
 //! runs them. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block,
 //! since it reads what the steps before it have written; the next block follows at once. So do `ct`
-//! and `ct_clear`, unless the packet goes on in another table, and steps that copy metadata or write
-//! that of tunnels ([`Transfers`]).
+//! and `ct_clear`, unless the packet goes on in another table, and steps that copy metadata or
+//! write that of tunnels ([`Transfers`]).
 
 use crate::actions::bits;
 use crate::actions::connection::LaneTrack;
@@ -177,7 +177,8 @@ impl ActionBlock {
         self.rewrite.may_expire()
     }
 
-    /// Ends it with these transfers, and leaves the block that begins with step `next` in its place.
+    /// Ends it with these transfers, and leaves the block that begins with step `next` in its
+    /// place.
     fn transfer(&mut self, transfers: &mut Vec<Transfer>, next: usize) -> Option<ActionBlock> {
         self.end = End::Transfer;
         self.transfers = Some(Box::new(Transfers::new(std::mem::take(transfers))));

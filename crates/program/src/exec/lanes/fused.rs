@@ -28,8 +28,8 @@ impl<F: Frame> Engine<F> {
         if !fused.holds(&burst.bridge.unwildcarded, burst.guard) || fused.sends && back != NOWHERE {
             return None;
         }
-        // Fused paths are made for IPv4 only. Packets that have been tracked or have tunnel metadata
-        // take those on which nothing looks at that.
+        // Fused paths are made for IPv4 only. Packets that have been tracked or have tunnel
+        // metadata take those on which nothing looks at that.
         let lanes = &self.lanes;
         let kept_off = match fused.reads_beyond {
             true => lanes.wide,

@@ -1,5 +1,5 @@
-//! Lanes whose packets have tunnel metadata: they came by a tunnel, or a rule has written where they
-//! are to go.
+//! Lanes whose packets have tunnel metadata: they came by a tunnel, or a rule has written where
+//! they are to go.
 
 use crate::actions::PortNo;
 use crate::actions::block::{ActionBlock, LANE_WORDS, Write};

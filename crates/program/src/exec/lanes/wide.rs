@@ -110,8 +110,8 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Reads the further words of those of these lanes that are not IPv4; their packets and mini keys
-    /// must be in them already.
+    /// Reads the further words of those of these lanes that are not IPv4; their packets and mini
+    /// keys must be in them already.
     #[inline(never)]
     pub(crate) fn begin_wide(&mut self, run: std::ops::Range<usize>) {
         for index in run {
