@@ -202,6 +202,7 @@ impl<F: Frame> Engine<F> {
             Some(_) => WORDS,
             None => WordSet::EMPTY,
         };
+        let replies = bridge.delivers_replies() && any_reply(frames, host);
         let burst = Burst {
             bridge,
             guard,
@@ -215,6 +216,7 @@ impl<F: Frame> Engine<F> {
             ordered: ports.iter().any(|port| bridge.learns_from(*port))
                 || self.waiting_for.concerns(host),
             before: u64::MAX,
+            replies,
         };
         let in_port = match ports {
             [first, others @ ..] if others.iter().all(|port| port == first) => *first,
@@ -224,8 +226,8 @@ impl<F: Frame> Engine<F> {
             in_port,
             mirrored: 0,
         };
-        // Only the general way recognizes fragments.
-        let short = !burst.ordered && !bridge.drops_fragments();
+        // As in `burst`.
+        let short = !burst.ordered && !bridge.drops_fragments() && !replies;
         let mut done = 0;
         while !frames.is_empty() {
             let from = done;
