@@ -9,6 +9,9 @@ ports) and frames to be replayed:
     ct-new-N   UDP packets, each of which ends its connection and begins the next, of N at a time
     ct-nat-N   N established UDP connections to one address, which is translated to a server's
     ct-none-N  the packets of ct-N, by the same rules without `ct`
+    ct-hand-N  N TCP connections of four packets each: a handshake, then a reset, so that the next
+               handshake begins a new one. Rules have cookies: 1 sees packets that begin one
+    ct-hand-nat-N  the same to one address, which is translated to a server's
 """
 
 import struct
@@ -33,6 +36,8 @@ NONE = [
     "table=1,priority=10,udp,tp_dst=80,actions=output:{out}",
     "table=1,priority=10,udp,tp_src=80,actions=output:{out}",
 ]
+# Packets of a connection of ct-hand.
+HAND = 4
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 
 
@@ -102,6 +107,34 @@ def tcp(connections):
     return ESTABLISHED, frames + more[: FRAMES - len(frames)]
 
 
+def marked(rules):
+    """Rules with cookies, from 0 on."""
+    return [f"cookie={number},{rule}" for number, rule in enumerate(rules)]
+
+
+def handshakes(connections, server=None):
+    """As many TCP connections, each begun and reset again and again; `server` is where replies come
+    from, if packets are translated."""
+
+    def packet(backwards, flags, sequence, acknowledgement):
+        def made(number):
+            client, asked = ends(number)
+            if backwards:
+                return segment(server or asked, client, flags, sequence, acknowledgement)
+            return segment(client, asked, flags, sequence, acknowledgement)
+
+        return made
+
+    packets = [
+        packet(False, SYN, 1000, 0),
+        packet(True, SYN | ACK, 2000, 1001),
+        packet(False, ACK, 1001, 2001),
+        packet(False, RST | ACK, 1007, 2001),
+    ]
+    assert len(packets) == HAND
+    return marked(NAT if server else ESTABLISHED), rounds(connections, *packets)
+
+
 CASES = {
     "ct-1": lambda: established(1),
     "ct-1k": lambda: established(1000),
@@ -112,6 +145,8 @@ CASES = {
     "ct-new-1k": lambda: (NEW, rounds(1000, flow, reply)),
     "ct-new-50k": lambda: (NEW, rounds(50000, flow, reply)),
     "ct-nat-1k": lambda: (NAT, rounds(1000, flow, servers_reply)),
+    "ct-hand-1k": lambda: handshakes(1000),
+    "ct-hand-nat-1k": lambda: handshakes(1000, SERVER),
     "ct-none-1": lambda: (NONE, rounds(1, flow, reply)),
     "ct-none-10k": lambda: (NONE, rounds(10000, flow, reply)),
 }
