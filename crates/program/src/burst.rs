@@ -136,6 +136,18 @@ impl LaneSet {
         LaneSet(self.0 & bits)
     }
 
+    /// Returns the lanes whose element has these bits, `value` in those of `mask`. Compares all 64
+    /// elements, by whole vectors.
+    #[inline(always)]
+    pub fn those_having(self, all: &[u64; LOOKUP_MAX], mask: u64, value: u64) -> LaneSet {
+        #[cfg(target_arch = "x86_64")]
+        if Variant::used() == Variant::Avx512 {
+            // SAFETY: `Variant::used` only returns variants that the processor has.
+            return LaneSet(self.0 & unsafe { places_having(all, mask, value) });
+        }
+        self.those(|lane| all[lane % LOOKUP_MAX] & mask == value)
+    }
+
     /// Returns the lanes for which `holds` is true.
     #[inline(always)]
     pub fn those(self, mut holds: impl FnMut(usize) -> bool) -> LaneSet {
@@ -155,6 +167,23 @@ fn places_with(all: &[u32; LOOKUP_MAX], wanted: u32) -> u64 {
         // SAFETY: 64 readable bytes.
         let sixteen = unsafe { _mm512_loadu_si512(sixteen.as_ptr().cast()) };
         bits << 16 | u64::from(_mm512_cmpeq_epi32_mask(sixteen, wanted))
+    })
+}
+
+/// Returns a bit for each element that has `value` in the bits of `mask`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn places_having(all: &[u64; LOOKUP_MAX], mask: u64, value: u64) -> u64 {
+    let (mask, value) = (
+        _mm512_set1_epi64(mask as i64),
+        _mm512_set1_epi64(value as i64),
+    );
+    let (eights, _) = all.as_chunks::<8>();
+    eights.iter().rev().fold(0, |bits, eight| {
+        // SAFETY: 64 readable bytes.
+        let eight = unsafe { _mm512_loadu_si512(eight.as_ptr().cast()) };
+        let equal = _mm512_cmpeq_epi64_mask(_mm512_and_si512(eight, mask), value);
+        bits << 8 | u64::from(equal)
     })
 }
 
@@ -298,6 +327,25 @@ pub(crate) trait Words {
     {
         set.fold(packets, 0, |differ, packet| {
             differ | packet.word(index) ^ wanted
+        })
+    }
+
+    /// Returns the lanes of a set that have all of these masked words (index, mask, value).
+    #[inline(always)]
+    fn having(
+        packets: &[Self; LOOKUP_MAX],
+        set: LaneSet,
+        words: impl Iterator<Item = (u8, u64, u64)> + Clone,
+    ) -> LaneSet
+    where
+        Self: Sized,
+    {
+        set.those(|lane| {
+            let packet = &packets[lane % LOOKUP_MAX];
+            let differ = words.clone().fold(0, |differ, (word, mask, value)| {
+                differ | packet.word(word) & mask ^ value
+            });
+            differ == 0
         })
     }
 }

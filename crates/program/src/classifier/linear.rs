@@ -161,12 +161,11 @@ pub(crate) fn compare<'g, K: Words>(
     for entry in entries {
         let met = match &entry.words[..] {
             [] => rest,
-            words => rest.those(|lane| {
-                let differ = words.iter().fold(0, |differ, word| {
-                    differ | lanes[lane].word(word.word) & word.mask ^ word.value
-                });
-                differ == 0
-            }),
+            words => {
+                let words = words.iter();
+                let words = words.map(|word| (word.word, word.mask, word.value));
+                K::having(lanes, rest, words)
+            }
         };
         if met.is_empty() {
             continue;

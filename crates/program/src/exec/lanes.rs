@@ -46,7 +46,7 @@ use packet::tunnel::TunnelWords;
 use packet::{FlowKey, Frame, WordSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use tracked::Connection;
+use tracked::Connections;
 
 /// Sets of lanes that are looked up for a burst before the remaining lanes go the general way,
 /// which counts its lookups itself. This bounds rules that branch again and again.
@@ -217,7 +217,7 @@ pub(crate) struct Lanes<F> {
     more: Box<[MoreWords; LOOKUP_MAX]>,
     /// Lanes whose packets have been tracked, and what they know of their connections.
     tracked: LaneSet,
-    connections: Box<[Connection; LOOKUP_MAX]>,
+    connections: Box<Connections>,
     /// Lanes whose packets have tunnel metadata, and that.
     tunnelled: LaneSet,
     tunnels: Box<[TunnelWords; LOOKUP_MAX]>,
@@ -252,7 +252,7 @@ impl<F: Frame> Lanes<F> {
             others: LaneSet::EMPTY,
             more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
             tracked: LaneSet::EMPTY,
-            connections: Box::new([Connection::NONE; LOOKUP_MAX]),
+            connections: Box::new(Connections::NONE),
             tunnelled: LaneSet::EMPTY,
             tunnels: Box::new([TunnelWords::ZERO; LOOKUP_MAX]),
             aside: Vec::with_capacity(LOOKUP_MAX),
@@ -311,7 +311,7 @@ impl<F: Frame> Lanes<F> {
             self.more[lane].fill(key);
         }
         if self.tracked.contains(lane) {
-            self.connections[lane].fill(key, valid);
+            self.connections.fill(lane, key, valid);
         }
         if self.tunnelled.contains(lane) {
             self.tunnels[lane].fill(key, valid);
@@ -951,7 +951,7 @@ impl<F: Frame> Engine<F> {
             cookie: self.lanes.firsts[lane],
         });
         if self.lanes.tracked.contains(lane) {
-            self.lanes.connections[lane].hand_on(walk);
+            self.lanes.connections.hand_on(lane, walk);
         }
         let mut next = back;
         while let Some(back) = self.lanes.backs.get(usize::from(next)) {

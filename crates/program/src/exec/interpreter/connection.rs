@@ -357,18 +357,21 @@ pub(crate) fn words_of(tracked: &Tracked) -> [u64; CONNECTION_WORDS] {
     words
 }
 
-/// [`words_of`] for packets of which less is to be said.
+/// How many of the words are not 0 for connections over IPv4.
+pub(crate) const SETTLED_WORDS: usize = 5;
+
+/// [`words_of`] for packets of which less is to be said: the other words are 0.
 #[inline(always)]
-pub(crate) fn words_of_settled(settled: &Settled) -> [u64; CONNECTION_WORDS] {
+pub(crate) fn words_of_settled(settled: &Settled) -> [u64; SETTLED_WORDS] {
     let ([source, destination], label) = (settled.original(), settled.label());
-    let mut words = [0; CONNECTION_WORDS];
-    words[0] = word(settled.state(), settled.mark());
-    words[1] = ((label >> 64) as u64).to_be();
-    words[2] = (label as u64).to_be();
-    words[3] = word(source.0.to_bits(), destination.0.to_bits());
     let ports = (source.1, destination.1);
-    words[4] = ports_word(ports, settled.zone(), settled.protocol());
-    words
+    [
+        word(settled.state(), settled.mark()),
+        ((label >> 64) as u64).to_be(),
+        (label as u64).to_be(),
+        word(source.0.to_bits(), destination.0.to_bits()),
+        ports_word(ports, settled.zone(), settled.protocol()),
+    ]
 }
 
 const _: () = {

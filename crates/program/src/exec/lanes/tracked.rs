@@ -5,7 +5,8 @@ use crate::actions::connection::LaneTrack;
 use crate::burst::{LOOKUP_MAX, LaneSet, Members};
 use crate::exec::Engine;
 use crate::exec::interpreter::connection::{
-    CONNECTION_WORDS, FIRST_WORD, MAX_RECIRCULATIONS, SCTP, TCP, UDP, words_of, words_of_settled,
+    CONNECTION_WORDS, FIRST_WORD, MAX_RECIRCULATIONS, SCTP, SETTLED_WORDS, TCP, UDP, words_of,
+    words_of_settled,
 };
 use crate::exec::interpreter::{Burst, Walk};
 use crate::exec::lanes::{Arrival, Lanes};
@@ -17,54 +18,80 @@ use packet::key::at;
 use packet::{FlowKey, Frame, WordSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What a lane knows of its packet's connection.
-#[derive(Clone, Copy)]
-pub(super) struct Connection {
-    /// The key's words about it.
-    words: [u64; CONNECTION_WORDS],
-    /// What the last lookup in the tracker said.
-    earlier: Earlier,
-    /// How often the packet has gone on behind the tracker.
-    recirculated: u8,
+/// What lanes know of their packets' connections. Only of lanes whose packets have been tracked.
+pub(super) struct Connections {
+    /// The key's words about them, by word and then by lane, so that a word is compared for many
+    /// lanes at once; 0 where rules see no connection.
+    words: [[u64; LOOKUP_MAX]; CONNECTION_WORDS],
+    /// Lanes in which words behind the first [`SETTLED_WORDS`] may be other than 0.
+    long: LaneSet,
+    /// What the last lookups in the tracker said.
+    earlier: [Earlier; LOOKUP_MAX],
+    /// How often packets have gone on behind the tracker.
+    recirculated: [u8; LOOKUP_MAX],
 }
 
-impl Connection {
-    /// Of a packet that has not been tracked.
-    pub const NONE: Connection = Connection {
-        words: [0; CONNECTION_WORDS],
-        earlier: Earlier {
+impl Connections {
+    /// Of packets that have not been tracked.
+    pub const NONE: Connections = Connections {
+        words: [[0; LOOKUP_MAX]; CONNECTION_WORDS],
+        long: LaneSet::EMPTY,
+        earlier: [Earlier {
             state: 0,
             zone: 0,
             has_connection: false,
-        },
-        recirculated: 0,
+        }; LOOKUP_MAX],
+        recirculated: [0; LOOKUP_MAX],
     };
 
-    /// Returns a word of the key, which is 0 if it does not tell of connections.
+    /// Returns a word of all lanes. None if the word does not tell of connections.
     #[inline(always)]
-    pub fn word(&self, index: u8) -> u64 {
-        let at = usize::from(index).wrapping_sub(FIRST_WORD);
-        self.words.get(at).copied().unwrap_or_default()
+    pub fn column(&self, index: u8) -> Option<&[u64; LOOKUP_MAX]> {
+        self.words.get(usize::from(index).wrapping_sub(FIRST_WORD))
+    }
+
+    /// Has rules see a connection.
+    #[inline(never)]
+    pub fn show(&mut self, lane: usize, words: [u64; CONNECTION_WORDS]) {
+        for (column, word) in self.words.iter_mut().zip(words) {
+            column[lane % LOOKUP_MAX] = word;
+        }
+        self.long = self.long.union(LaneSet::one(lane % LOOKUP_MAX));
+    }
+
+    /// Has rules see a connection whose other words are 0.
+    #[inline(always)]
+    pub fn show_settled(&mut self, lane: usize, words: [u64; SETTLED_WORDS]) {
+        let lane = lane % LOOKUP_MAX;
+        if self.long.contains(lane) {
+            for column in &mut self.words {
+                column[lane] = 0;
+            }
+            self.long = self.long.minus(LaneSet::one(lane));
+        }
+        for (column, word) in self.words.iter_mut().zip(words) {
+            column[lane] = word;
+        }
     }
 
     /// Fills the words of a key that are valid.
-    pub fn fill(&self, key: &mut FlowKey, valid: WordSet) {
-        for (at, word) in self.words.iter().enumerate() {
+    pub fn fill(&self, lane: usize, key: &mut FlowKey, valid: WordSet) {
+        for (at, column) in self.words.iter().enumerate() {
             if valid.contains(FIRST_WORD + at) {
-                key.words[FIRST_WORD + at] = *word;
+                key.words[FIRST_WORD + at] = column[lane % LOOKUP_MAX];
             }
         }
     }
 
-    /// Returns what the last lookup in the tracker said.
-    pub fn earlier(&self) -> Earlier {
-        self.earlier
+    /// Returns what the last lookup in the tracker said of a lane's packet.
+    pub fn earlier(&self, lane: usize) -> Earlier {
+        self.earlier[lane % LOOKUP_MAX]
     }
 
     /// Gives a walk what the lane knew.
-    pub fn hand_on<F>(&self, walk: &mut Walk<F>) {
-        walk.tracked = self.earlier;
-        walk.recirculated = self.recirculated;
+    pub fn hand_on<F>(&self, lane: usize, walk: &mut Walk<F>) {
+        walk.tracked = self.earlier[lane % LOOKUP_MAX];
+        walk.recirculated = self.recirculated[lane % LOOKUP_MAX];
     }
 }
 
@@ -91,7 +118,7 @@ impl<F: Frame> Lanes<F> {
         let with_nat = track.request().nat.is_some();
         let mut earlier = [Earlier::default(); LOOKUP_MAX];
         for lane in set.also_in(again).iter() {
-            earlier[lane] = connections[lane].earlier;
+            earlier[lane] = connections.earlier[lane];
         }
         let coming = set.iter().filter_map(|lane| {
             Some(Coming {
@@ -104,14 +131,21 @@ impl<F: Frame> Lanes<F> {
         });
         tracker.track_burst(coming, &track.request(), now_ms, |lane, told| {
             let lane = lane % LOOKUP_MAX;
-            let (words, earlier) = match told {
+            let earlier = match told {
                 Told::Settled(settled) => {
                     // Only UDP and TCP are settled, so the edits can be made.
                     if let Some([source, destination]) = settled.translation() {
                         let (source, destination) = (Some(source), Some(destination));
                         edits.extend(edit(settled.protocol(), source, destination).zip(Some(lane)));
                     }
-                    (words_of_settled(settled), settled.earlier(with_nat))
+                    connections.show_settled(
+                        lane,
+                        match continues {
+                            true => words_of_settled(settled),
+                            false => [0; SETTLED_WORDS],
+                        },
+                    );
+                    settled.earlier(with_nat)
                 }
                 Told::Other(tracked) if tracked.rewrite.is_some() => {
                     leaving = leaving.union(LaneSet::one(lane));
@@ -131,20 +165,22 @@ impl<F: Frame> Lanes<F> {
                             }
                         }
                     }
-                    (words_of(tracked), tracked.earlier(with_nat))
+                    connections.show(
+                        lane,
+                        match continues {
+                            true => words_of(tracked),
+                            false => [0; CONNECTION_WORDS],
+                        },
+                    );
+                    tracked.earlier(with_nat)
                 }
             };
-            let connection = &mut connections[lane];
             let before = match again.contains(lane) {
-                true => connection.recirculated,
+                true => connections.recirculated[lane],
                 false => 0,
             };
-            connection.recirculated = before + u8::from(continues);
-            connection.earlier = earlier;
-            connection.words = match continues {
-                true => words,
-                false => [0; CONNECTION_WORDS],
-            };
+            connections.recirculated[lane] = before + u8::from(continues);
+            connections.earlier[lane] = earlier;
         });
         for (rewrite, lane) in edits.drain(..) {
             self.lanes[lane].rewrite(&mut self.frames[lane], &rewrite);
@@ -159,12 +195,11 @@ impl<F: Frame> Lanes<F> {
     /// Forgets packets' connections.
     pub(super) fn untrack(&mut self, set: LaneSet) {
         for lane in set.also_in(self.tracked).iter() {
-            let connection = &mut self.connections[lane];
             // As for walks: the tracker forgets only what rules see.
-            if connection.words != [0; CONNECTION_WORDS] {
-                connection.earlier = Earlier::default();
+            if self.connections.words[0][lane] != 0 {
+                self.connections.earlier[lane] = Earlier::default();
             }
-            connection.words = [0; CONNECTION_WORDS];
+            self.connections.show_settled(lane, [0; SETTLED_WORDS]);
         }
     }
 }
@@ -233,7 +268,7 @@ impl<F: Frame> Engine<F> {
             let lanes = &mut self.lanes;
             spent = set.those(|lane| {
                 lanes.tracked.contains(lane)
-                    && lanes.connections[lane].recirculated == MAX_RECIRCULATIONS
+                    && lanes.connections.recirculated[lane] == MAX_RECIRCULATIONS
             });
             set.each(|lane| lanes.lanes[lane].hops += 1);
         }

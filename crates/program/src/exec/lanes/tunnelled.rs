@@ -92,7 +92,7 @@ impl<F: Frame> Lanes<F> {
         let by_tunnel = host.reads_tunnel(port);
         for lane in set.iter() {
             let earlier = match self.tracked.contains(lane) {
-                true => self.connections[lane].earlier(),
+                true => self.connections.earlier(lane),
                 false => Earlier::default(),
             };
             host.carry(earlier);
