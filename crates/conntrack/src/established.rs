@@ -188,7 +188,7 @@ impl Short {
     /// Returns the hash, that of [`Secret::hash`]. Only for IPv4.
     #[inline(always)]
     pub fn hash(self, secret: Secret) -> u64 {
-        let end = |address: u64, port: u64| secret.end(0, address & 0xffff_ffff, port << 8);
+        let end = |address: u64, port: u64| secret.end(address & 0xffff_ffff, port << 8);
         let ports = self.rest >> 32;
         let ends = end(self.addresses >> 32, ports >> 16)
             .wrapping_add(end(self.addresses, ports & 0xffff));
@@ -245,16 +245,17 @@ pub struct Settled {
     /// The packet's tuple as it comes in, and as it is to go out.
     from: Short,
     to: Short,
-    mark: u32,
     label: u128,
-    state: u32,
+    /// State and mark. One word, because it is read as one: a processor waits for what it has
+    /// written in parts.
+    about: u64,
 }
 
 impl Settled {
     /// Returns bits of [`crate::state`].
     #[inline(always)]
     pub fn state(&self) -> u32 {
-        self.state
+        (self.about >> 32) as u32
     }
 
     /// Returns the addresses (source, destination) and ports that the packet is to have; None if it
@@ -267,7 +268,7 @@ impl Settled {
     /// Returns the connection's mark.
     #[inline(always)]
     pub fn mark(&self) -> u32 {
-        self.mark
+        self.about as u32
     }
 
     /// Returns the connection's label.
@@ -308,14 +309,14 @@ impl Settled {
     /// Returns the same as it is said of a packet with this key, which is not translated: whole
     /// addresses of IPv6 are not known here.
     pub(crate) fn tracked_by(&self, key: &Key) -> Tracked {
-        let original = match self.state & state::REPLY {
+        let original = match self.state() & state::REPLY {
             0 => key.tuple(),
             _ => key.reversed().tuple(),
         };
         Tracked {
             state: self.state(),
             zone: self.zone(),
-            mark: self.mark,
+            mark: self.mark(),
             label: self.label,
             original: Some(original),
             translation: Translation::default(),
@@ -332,7 +333,7 @@ impl Settled {
         Tracked {
             state: self.state(),
             zone: self.zone(),
-            mark: self.mark,
+            mark: self.mark(),
             label: self.label,
             original: Some(Tuple {
                 source: source.into(),
@@ -438,6 +439,20 @@ pub(crate) struct Established {
     count: AtomicUsize,
     /// Counts changes of timeouts.
     policies: AtomicU32,
+}
+
+/// The place in a bucket that an entry takes if it is free.
+#[inline(always)]
+fn preferred(hash: u64) -> usize {
+    (hash >> 29) as usize % WAYS
+}
+
+/// Returns a bucket's places in the order in which an entry takes them. Most entries are in the
+/// first, so that a processor foresees how far a search goes.
+#[inline(always)]
+fn in_order(ways: &[AtomicU64; WAYS], hash: u64) -> impl Iterator<Item = &AtomicU64> {
+    let first = preferred(hash);
+    (0..WAYS).map(move |next| &ways[(first + next) % WAYS])
 }
 
 fn entry(hash: u64, line: u32) -> u64 {
@@ -613,7 +628,7 @@ impl Established {
         };
         let new = entry(hash, line);
         let mut free = None;
-        for way in ways {
+        for way in in_order(ways, hash) {
             let found = way.load(Ordering::Relaxed);
             if found == new {
                 return;
@@ -623,7 +638,7 @@ impl Established {
             }
         }
         // In a full bucket another one gives way; its next packet goes by the shard.
-        let way = free.unwrap_or(&ways[(hash >> 32) as usize % WAYS]);
+        let way = free.unwrap_or(&ways[preferred(hash)]);
         way.store(new, Ordering::Relaxed);
     }
 
@@ -678,7 +693,7 @@ impl Established {
         let Some(Bucket(ways)) = self.bucket(self.place(hash)) else {
             return NO_LINE;
         };
-        for way in ways {
+        for way in in_order(ways, hash) {
             let found = way.load(Ordering::Relaxed);
             if found >> 32 == hash & 0xffff_ffff && found != 0 {
                 let number = (found as u32).wrapping_sub(1);
@@ -774,26 +789,26 @@ impl Established {
                 line.expires
                     .compare_exchange(expires, end, Ordering::Relaxed, Ordering::Relaxed);
         }
-        let mut settled = Settled {
-            original,
-            from: tuple,
-            to: tuple,
-            mark: mark as u32,
-            label: u128::from(high) << 64 | u128::from(low),
-            state: state::TRACKED | state::ESTABLISHED | if reply { state::REPLY } else { 0 },
-        };
+        let mut found = state::TRACKED | state::ESTABLISHED | if reply { state::REPLY } else { 0 };
+        let mut to = tuple;
         if asking.nat && mark & (SOURCE | DESTINATION) != 0 {
             let source = (mark & SOURCE != 0) != reply;
-            settled.state |= match source {
+            found |= match source {
                 true => state::SOURCE_NAT,
                 false => state::DESTINATION_NAT,
             };
-            settled.to = match reply {
+            to = match reply {
                 true => original.reversed(),
                 false => replies.reversed(),
             };
         }
-        Some(settled)
+        Some(Settled {
+            original,
+            from: tuple,
+            to,
+            label: u128::from(high) << 64 | u128::from(low),
+            about: u64::from(found) << 32 | mark & 0xffff_ffff,
+        })
     }
 }
 

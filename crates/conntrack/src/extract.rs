@@ -114,26 +114,38 @@ fn ipv6(bytes: &[u8]) -> Option<Result<Network, Counter>> {
     }))
 }
 
+/// What a header of IPv4 begins with that has no options and is of no fragment, as words lie in
+/// memory: bits that count, and their values.
+const WHOLE: [u64; 2] = [
+    u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]),
+    u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]),
+];
+
 /// Reads the tuple of packets that most are, IPv4 with UDP or TCP in one piece. None for all
 /// others, and for those that are not sound.
 #[inline(always)]
 pub(crate) fn common<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<Short> {
     let (start, end) = (usize::from(layers.l3), layers.end as usize);
     let packet = frame.head().get(start..end)?;
-    let (header, segment) = packet.split_first_chunk::<IPV4_LEN>()?;
-    let transport: &[u8; 8] = segment.first_chunk()?;
-    let protocol = header[9];
-    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff;
-    if header[0] != 0x45 || fragment != 0 || layers.l4 != layers.l3 + IPV4_LEN as u16 {
+    let (headers, _) = packet.split_first_chunk::<{ IPV4_LEN + 8 }>()?;
+    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| headers[at + byte]));
+    let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| headers[at + byte]));
+    // The header's words; the last of them is the destination address.
+    let (first, second, last) = (word(0), word(8), half(16));
+    if first & WHOLE[0] != WHOLE[1] || layers.l4 != layers.l3 + IPV4_LEN as u16 {
         return None;
     }
+    if !checksum::is_sound(checksum::halves(first) + checksum::halves(second) + u64::from(last)) {
+        return None;
+    }
+    let (protocol, segment) = (headers[9], &packet[IPV4_LEN..]);
     let unsummed = match protocol {
         UDP => {
-            let length = usize::from(u16::from_be_bytes([transport[4], transport[5]]));
-            if length < transport.len() || length > segment.len() {
+            let length = usize::from(u16::from_be_bytes([headers[24], headers[25]]));
+            if length < 8 || length > segment.len() {
                 return None;
             }
-            transport[6..] == [0, 0]
+            headers[26..] == [0, 0]
         }
         TCP => {
             let length = usize::from(segment.get(12)? >> 4) * 4;
@@ -144,26 +156,24 @@ pub(crate) fn common<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<
         }
         _ => return None,
     };
-    let mut sum = Sum::new();
-    sum.add_bytes(header);
-    if sum.fold() != 0xffff {
-        return None;
-    }
-    let offload = frame.offload();
-    if !(offload.checksum_valid || offload.partial_checksum || unsummed) {
+    if !unsummed && !is_summed(frame) {
         // Addresses and transport header lie one behind the other, as in the pseudo header.
-        let mut whole = Sum::new();
-        whole.add_bytes(packet.get(12..)?);
-        whole.add_u16(protocol.into());
-        whole.add_u32(segment.len() as u32);
-        if whole.fold() != 0xffff {
+        let rest = [u16::from(protocol).to_be(), (segment.len() as u16).to_be()];
+        let rest = u64::from(rest[0]) + u64::from(rest[1]);
+        if !checksum::is_sound(checksum::native_sum(&packet[12..]) + rest) {
             return None;
         }
     }
-    let addresses = be64(header, 12)?;
-    let ports = be32(transport, 0)?;
+    let ports = u32::from_be(half(20));
     let both = ports >> 16 != 0 && ports & 0xffff != 0;
-    both.then(|| Short::new(addresses, ports, zone, protocol))
+    both.then(|| Short::new(u64::from_be(word(12)), ports, zone, protocol))
+}
+
+/// Whether a packet's checksum is known to be right, or has not been made yet.
+#[inline(always)]
+fn is_summed<F: Frame>(frame: &F) -> bool {
+    let offload = frame.offload();
+    offload.checksum_valid || offload.partial_checksum
 }
 
 /// Reads the key of packets like those of [`common`] over IPv6, without extension headers. None for
@@ -194,8 +204,7 @@ pub(crate) fn common_wide<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Op
         }
         _ => return None,
     }
-    let offload = frame.offload();
-    if !(offload.checksum_valid || offload.partial_checksum) {
+    if !is_summed(frame) {
         // Addresses and transport header lie one behind the other, as in the pseudo header.
         let mut whole = Sum::new();
         whole.add_bytes(packet.get(8..)?);

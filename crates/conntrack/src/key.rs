@@ -95,15 +95,25 @@ impl Secret {
         let end = |end: usize| {
             let [high, low] = key.addresses[end];
             let port = u64::from(key.ports[end]) << 8 | u64::from(key.kinds[end]);
-            self.end(high, low, port)
+            match key.v6 {
+                false => self.end(low, port),
+                true => self.long_end(high, low, port),
+            }
         };
         let rest = u64::from(key.zone) << 16 | u64::from(key.protocol) << 8 | u64::from(key.v6);
         self.whole(end(0).wrapping_add(end(1)), rest)
     }
 
-    /// Hashes an address and a port with a kind.
+    /// Hashes an address of IPv4 and a port with a kind, which are one word together.
     #[inline(always)]
-    pub fn end(self, high: u64, low: u64, port: u64) -> u64 {
+    pub fn end(self, address: u64, port: u64) -> u64 {
+        let [a, b] = self.0;
+        fold((port << 32 | address) ^ b, a | 1)
+    }
+
+    /// Hashes an address of IPv6 and a port with a kind.
+    #[inline(always)]
+    fn long_end(self, high: u64, low: u64, port: u64) -> u64 {
         let [a, b] = self.0;
         let address = fold(high ^ a, b | 1);
         fold(fold(address ^ low, b | 1) ^ port, a | 1)

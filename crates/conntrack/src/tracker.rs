@@ -111,7 +111,13 @@ impl Job<'_> {
 /// has found its connection.
 #[inline(always)]
 fn may_read(request: &Request<'_>, earlier: Earlier, zone: u16) -> bool {
-    request.only_asks() && (earlier.state == 0 || earlier.zone != zone)
+    request.only_asks() && is_new_to(earlier, zone)
+}
+
+/// Whether no earlier action of the zone has tracked a packet.
+#[inline(always)]
+fn is_new_to(earlier: Earlier, zone: u16) -> bool {
+    earlier.state == 0 || earlier.zone != zone
 }
 
 fn without_packet(zone: u16, state: u32) -> Tracked {
@@ -337,21 +343,9 @@ impl Tracker {
         // has been written by, for which the processor waits.
         let mut shorts = [Short::NONE; BURST];
         let mut hashes = [0; BURST];
-        for ((short, hash), coming) in shorts.iter_mut().zip(&mut hashes).zip(packets.clone()) {
-            if let Some(found) = extract::common(coming.frame, &coming.layers, coming.zone) {
-                *short = found;
-                if may_read(request, coming.earlier, coming.zone) {
-                    *hash = found.hash(self.secret);
-                    self.established.prefetch(*hash);
-                }
-            }
-        }
+        let read = self.read_burst(packets.clone(), request, &mut shorts, &mut hashes);
         let mut lines = [NO_LINE; BURST];
-        for (line, (short, hash)) in lines.iter_mut().zip(shorts.iter().zip(hashes)) {
-            if hash != 0 {
-                *line = self.established.find(hash, short.is_tcp());
-            }
-        }
+        self.find_burst(&shorts[..read], &hashes[..read], &mut lines);
         let asking = self.asking(request, now_ms);
         for (at, coming) in packets.enumerate() {
             let (frame, layers) = (coming.frame, &coming.layers);
@@ -385,6 +379,43 @@ impl Tracker {
             };
             let tracked = self.answer(frame, layers, read, coming.earlier, &request, now_ms);
             answer(coming.number, Told::Other(&tracked));
+        }
+    }
+
+    /// Reads the tuples of a burst's first packets, with their hashes where they may go by lines,
+    /// and returns for how many. Not inlined, so that what its loop needs stays in registers.
+    #[inline(never)]
+    fn read_burst<'f, F: Frame + 'f>(
+        &self,
+        packets: impl Iterator<Item = Coming<'f, F>>,
+        request: &Request<'_>,
+        shorts: &mut [Short; BURST],
+        hashes: &mut [u64; BURST],
+    ) -> usize {
+        let (only_asks, secret, index) = (request.only_asks(), self.secret, &*self.established);
+        let mut read = 0;
+        for ((short, hash), coming) in shorts.iter_mut().zip(hashes).zip(packets) {
+            read += 1;
+            let Some(found) = extract::common(coming.frame, &coming.layers, coming.zone) else {
+                continue;
+            };
+            *short = found;
+            if only_asks && is_new_to(coming.earlier, coming.zone) {
+                *hash = found.hash(secret);
+                index.prefetch(*hash);
+            }
+        }
+        read
+    }
+
+    /// Finds the lines that may be those of packets, by their hashes; 0 is none.
+    #[inline(never)]
+    fn find_burst(&self, shorts: &[Short], hashes: &[u64], lines: &mut [u32; BURST]) {
+        let index = &*self.established;
+        for ((line, short), hash) in lines.iter_mut().zip(shorts).zip(hashes) {
+            if *hash != 0 {
+                *line = index.find(*hash, short.is_tcp());
+            }
         }
     }
 

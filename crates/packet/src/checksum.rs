@@ -20,28 +20,7 @@ impl Sum {
     /// Adds bytes that begin at an even offset of the area; an odd last byte is padded with zero.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
-        // Adds native words and swaps once at the end: RFC 1071 section 2(B).
-        let mut total = 0u64;
-        let mut chunks = bytes.chunks_exact(8);
-        for chunk in &mut chunks {
-            let word = u64::from_ne_bytes(chunk.try_into().unwrap());
-            total += (word & 0xffff_ffff) + (word >> 32);
-        }
-        // Loads only existing bytes: copying them into a zeroed word first would stall on store
-        // forwarding.
-        let mut rest = chunks.remainder();
-        if let Some((word, behind)) = rest.split_first_chunk() {
-            total += u64::from(u32::from_ne_bytes(*word));
-            rest = behind;
-        }
-        if let Some((word, behind)) = rest.split_first_chunk() {
-            total += u64::from(u16::from_ne_bytes(*word));
-            rest = behind;
-        }
-        if let [last] = rest {
-            total += u64::from(u16::from_ne_bytes([*last, 0]));
-        }
-        self.0 += u64::from(u16::from_be(fold(total)));
+        self.0 += u64::from(u16::from_be(fold(native_sum(bytes))));
     }
 
     /// Adds a 16-bit word.
@@ -76,6 +55,46 @@ impl Sum {
     pub fn finish(self) -> u16 {
         !self.fold()
     }
+}
+
+/// Returns a sum of 16-bit words as they lie in memory, neither folded nor swapped (RFC 1071
+/// section 2(B)): it may be added to others of its kind, and to words that were converted to
+/// network order. An odd last byte is padded with zero.
+#[inline]
+pub fn native_sum(bytes: &[u8]) -> u64 {
+    let mut total = 0u64;
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        total += halves(u64::from_ne_bytes(chunk.try_into().unwrap()));
+    }
+    // Loads only existing bytes: copying them into a zeroed word first would stall on store
+    // forwarding.
+    let mut rest = chunks.remainder();
+    if let Some((word, behind)) = rest.split_first_chunk() {
+        total += u64::from(u32::from_ne_bytes(*word));
+        rest = behind;
+    }
+    if let Some((word, behind)) = rest.split_first_chunk() {
+        total += u64::from(u16::from_ne_bytes(*word));
+        rest = behind;
+    }
+    if let [last] = rest {
+        total += u64::from(u16::from_ne_bytes([*last, 0]));
+    }
+    total
+}
+
+/// Returns the sum of both halves of a word, which is one of [`native_sum`]'s.
+#[inline(always)]
+pub fn halves(word: u64) -> u64 {
+    (word & 0xffff_ffff) + (word >> 32)
+}
+
+/// Whether a sum of [`native_sum`]'s over an area with its checksum is that of a sound one: all
+/// ones, whatever the order of bytes.
+#[inline(always)]
+pub fn is_sound(native_sum: u64) -> bool {
+    fold(native_sum) == 0xffff
 }
 
 /// Adds the carries until none is left.
