@@ -247,3 +247,14 @@ def control_c_ends_in_good_order(lab):
     equal(own["state"], "interrupted", "state")
     check(any(cell["figures"] for cell in user.cells()), "no figures", time.monotonic() - begun)
     equal(left_behind(), [], "left behind")
+
+
+@test(timeout=60)
+def windows_of_one_start_are_one_run(lab):
+    """How far figures spread (B10) is told from starts; a start's windows are its median."""
+    User(lab)
+    bench = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench")
+    code = "import json, lab_forwarding; print(json.dumps(lab_forwarding.start_of([9, 10, 14])))"
+    figures = json.loads(run(["/usr/bin/python3", "-c", code], cwd=bench).stdout)
+    equal(figures["rate"], 10, "the median")
+    check(26 < figures["within"] < 27, figures)
