@@ -1,9 +1,10 @@
 //! What paper a's conclusions say for this host: findings computed from its state and from figures
 //! of the run, where there are any.
 
+use crate::experiment::{Expectation, Pick};
+use crate::findings;
 use crate::machine::Host;
-use crate::results::{Experiment, Finding, Results};
-use crate::statistics::median;
+use crate::results::{Experiment, Finding, Results, Value};
 use std::io::Read;
 use std::process::{Command, Stdio};
 
@@ -12,75 +13,105 @@ const CONFIG_MAX: u64 = 4 << 20;
 
 /// What an operator of this host can take from paper a. Each has what it is based on.
 pub fn advice(host: &Host, results: &Results) -> Vec<Finding> {
-    let finding = |text: &str, holds, because: String| Finding {
+    let finding = |text: &str, because: String| Finding {
         text: text.into(),
-        holds,
         because,
+        ..Finding::default()
     };
     let mut advice = vec![pinning(host), accounting(host), interrupts(host)];
-    let rate = |experiment: &str, subject: &str, path: &str| {
-        let found = results.experiments.iter().find(|e| e.id == experiment)?;
-        let fits = |cell: &&crate::results::Cell| {
-            cell.subject == subject && cell.at.get("path").is_some_and(|p| p.to_string() == path)
-        };
-        let figures: Vec<f64> = found
-            .cells
-            .iter()
-            .filter(fits)
-            .filter_map(|c| Some(c.figures.get("rate")?.median))
-            .collect();
-        (!figures.is_empty()).then(|| median(&figures))
-    };
     let cores = results.machine.cores;
     advice.push(finding(
         "A virtual machine with one processor can load two of the host's cores: plan one for the \
          switch beside it.",
-        None,
         format!(
             "This host has {cores} {}; the switch's worker and the guest's processor each take one \
              under load (paper a, V).",
             if cores == 1 { "core" } else { "cores" }
         ),
     ));
-    let paths = (rate("A1", "sluice", "p-p"), rate("A1", "sluice", "p-v"));
-    advice.push(finding(
+    advice.push(measured(
         "Bulk transfer in virtual machines is fine; packet functions in them are not.",
-        paths.0.zip(paths.1).map(|(direct, guest)| guest < direct),
-        match paths {
-            (Some(direct), Some(guest)) => format!(
+        results,
+        ("A1", "path"),
+        (Value::from("p-v"), "below", 1.0, Value::from("p-p")),
+        |guest, direct| {
+            format!(
                 "Between ports Sluice forwards {direct:.2} Mpps here, into a guest {guest:.2} (A1): each \
                  packet of a packet function crosses that boundary twice, whatever its size."
-            ),
-            _ => "Each packet that crosses into a guest costs as much whatever its size (paper a, V); \
-                  experiment A1 measures it here."
-                .into(),
+            )
         },
+        "Each packet that crosses into a guest costs as much whatever its size (paper a, V); \
+         experiment A1 measures it here.",
     ));
-    let copies = |outputs: f64| {
-        let found = results.experiments.iter().find(|e| e.id == "A5")?;
-        let cell = found.cells.iter().find(|c| {
-            c.subject == "sluice"
-                && c.at.get("outputs") == Some(&crate::results::Value::Number(outputs))
-        })?;
-        Some(cell.figures.get("rate")?.median)
-    };
-    let cost = copies(1.0).zip(copies(2.0));
-    advice.push(finding(
+    advice.push(measured(
         "Cloning a flow costs less than another packet would: mirror in the switch.",
-        cost.map(|(one, two)| two > one / 2.0),
-        match cost {
-            Some((one, two)) => format!(
+        results,
+        ("A5", "outputs"),
+        (Value::Number(2.0), "above", 0.5, Value::Number(1.0)),
+        |two, one| {
+            format!(
                 "A second output takes {:.0}% of the rate here (A5); in the paper 30%.",
                 100.0 * (1.0 - two / one)
-            ),
-            None => {
-                "A second output took 30% of the rate in the paper, a third 25% more; experiment \
-                     A5 measures it here."
-                    .into()
-            }
+            )
         },
+        "A second output took 30% of the rate in the paper, a third 25% more; experiment A5 measures \
+         it here.",
     ));
     advice
+}
+
+/// What Sluice's rates at two values of an experiment's parameter say; or, where they were not
+/// measured, what the paper says.
+fn measured(
+    text: &str,
+    results: &Results,
+    (id, parameter): (&str, &str),
+    (left, is, factor, right): (Value, &str, f64, Value),
+    words: impl Fn(f64, f64) -> String,
+    otherwise: &str,
+) -> Finding {
+    let pick = |value: &Value| Pick {
+        measure: "rate".into(),
+        subject: "sluice".into(),
+        at: [(parameter.to_string(), value.clone())].into(),
+    };
+    let found = results.experiments.iter().find(|e| e.id == id);
+    let median = |value: &Value| {
+        let cells = found?.cells.iter();
+        let mut fitting =
+            cells.filter(|c| c.subject == "sluice" && c.at.get(parameter) == Some(value));
+        Some(fitting.next()?.figures.get("rate")?.median)
+    };
+    let rates = median(&left).zip(median(&right));
+    let (Some(found), Some((one, other))) = (found, rates) else {
+        return Finding {
+            text: text.into(),
+            because: otherwise.into(),
+            ..Finding::default()
+        };
+    };
+    let judged = findings::judge(
+        &Expectation {
+            text: text.into(),
+            left: pick(&left),
+            is: is.into(),
+            factor: Some(factor),
+            right: pick(&right),
+        },
+        found,
+        false,
+    );
+    let doubt = judged.doubt.map(|doubt| format!("But {doubt}."));
+    Finding {
+        text: text.into(),
+        holds: judged.holds,
+        open: judged.holds.is_none(),
+        because: [Some(words(one, other)), doubt]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" "),
+    }
 }
 
 /// The advice as an experiment of its own, for the report: it has findings and no cells.
@@ -113,6 +144,7 @@ fn pinning(host: &Host) -> Finding {
             "Pin virtual machines and interrupts of network interfaces to disjoint sets of cores."
                 .into(),
         holds: Some(!isolated.is_empty()),
+        open: false,
         because: match isolated.is_empty() {
             true => format!(
                 "No core is set aside for them (isolcpus): the scheduler may put anything on {online}."
@@ -137,6 +169,7 @@ fn accounting(host: &Host) -> Finding {
                (CONFIG_IRQ_TIME_ACCOUNTING), or the scheduler does not see the load of forwarding."
             .into(),
         holds,
+        open: false,
         because: match holds {
             Some(true) => "This kernel accounts it.".into(),
             Some(false) => "This kernel does not: a core that only forwards looks idle in \
@@ -214,6 +247,7 @@ fn interrupts(host: &Host) -> Finding {
                forwarding takes of the system."
             .into(),
         holds: (all > 0).then_some(spread.is_empty()),
+        open: false,
         because: match (all, spread.len()) {
             (0, _) => "No network interface with interrupts of its own was found here.".into(),
             (all, 0) => format!("All {all} are confined."),
@@ -229,7 +263,8 @@ fn interrupts(host: &Host) -> Finding {
 mod tests {
     use super::*;
     use crate::machine::tests::host;
-    use crate::results::{Cell, Figure, Value};
+    use crate::results::Cell;
+    use crate::statistics::figure;
 
     #[test]
     fn a_host_as_it_comes_is_told_what_to_do() {
@@ -274,14 +309,7 @@ mod tests {
         let cell = |name: &str, value: Value, rate: f64| Cell {
             subject: "sluice".into(),
             at: [(name.to_string(), value)].into(),
-            figures: [(
-                "rate".to_string(),
-                Figure {
-                    median: rate,
-                    ..Figure::default()
-                },
-            )]
-            .into(),
+            figures: [("rate".to_string(), figure(&[rate; 3]))].into(),
             ..Cell::default()
         };
         let experiment = |id: &str, cells| Experiment {

@@ -87,6 +87,9 @@ pub struct Window {
     pub seconds: f64,
     /// How often it was repeated since the machine's speed moved.
     pub repeated: u32,
+    /// Whether the speed moved also in the last, which was taken.
+    #[serde(default)]
+    pub moved: bool,
     /// The machine's speed, additions per nanosecond.
     pub speed: f64,
 }

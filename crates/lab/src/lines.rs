@@ -1,6 +1,6 @@
 //! What measured a cell says about it: lines, one for each run, that become cells.
 
-use crate::results::Value;
+use crate::results::{Value, Windows};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -37,6 +37,8 @@ pub struct Runs {
     pub limited_by: Option<String>,
     /// Why a run has no figures.
     pub missing: Option<String>,
+    /// How many runs there were.
+    pub windows: Windows,
 }
 
 /// Groups lines by their cells, in the order in which cells came first. A figure that is not a
@@ -59,15 +61,27 @@ pub fn group(lines: impl IntoIterator<Item = Line>) -> Vec<Runs> {
                 cell
             }
         };
+        let mut missing = line.missing;
+        let mut measured = false;
         for (measure, value) in line.figures {
             if value.is_finite() {
                 cell.figures.entry(measure).or_default().push(value);
+                measured = true;
             } else {
-                cell.missing = Some(format!("{measure} was not a number"));
+                missing = missing.or(Some(format!("{measure} was not a number")));
             }
         }
+        let windows = &mut cell.windows;
+        if measured {
+            windows.measured += 1;
+            windows.limited += u32::from(line.limited_by.is_some());
+        }
+        if !measured || missing.is_some() {
+            windows.failed += 1;
+            windows.because = windows.because.take().or(missing.clone());
+        }
         cell.limited_by = cell.limited_by.take().or(line.limited_by);
-        cell.missing = cell.missing.take().or(line.missing);
+        cell.missing = cell.missing.take().or(missing);
     }
     cells
 }
@@ -105,6 +119,28 @@ mod tests {
         ];
         assert_eq!(shown, wanted);
         assert_eq!(cells[2].missing.as_deref(), Some("rate was not a number"));
+    }
+
+    #[test]
+    fn runs_that_failed_or_were_limited_are_counted() {
+        let limited = Line {
+            limited_by: Some("the sender".into()),
+            ..line("a", 1.0, 5.0)
+        };
+        let failed = Line {
+            figures: BTreeMap::new(),
+            missing: Some("it broke".into()),
+            ..line("a", 1.0, 0.0)
+        };
+        let cells = group([limited, failed, line("a", 1.0, 6.0), line("a", 1.0, 6.0)]);
+        let windows = &cells[0].windows;
+        assert_eq!(
+            (windows.measured, windows.failed, windows.limited),
+            (3, 1, 1)
+        );
+        assert_eq!(windows.because.as_deref(), Some("it broke"));
+        // One of three does not decide their median.
+        assert!(!windows.are_limited());
     }
 
     #[test]

@@ -53,8 +53,12 @@ pub struct Outcome {
     pub duplicates: u64,
     /// Frames that came after a later one of their flow.
     pub reordered: u64,
-    /// Why the generator was the limit, if it was.
+    /// Why the generator could not offer more, if it could not. Where the device lost some of what
+    /// it was offered, the device was the limit nevertheless.
     pub limited: Option<String>,
+    /// What was the limit whatever was lost: guests that did not take what came for them, a core
+    /// that is shared.
+    pub hindered: Option<String>,
 }
 
 impl Outcome {
@@ -66,6 +70,14 @@ impl Outcome {
     /// Packets per second that were sent.
     pub fn offered(&self) -> f64 {
         self.sent as f64 / self.seconds.max(1e-9)
+    }
+
+    /// What was the limit if not the device, in words; all that is known.
+    pub fn limits(&self) -> Option<String> {
+        let both = [&self.hindered, &self.limited];
+        let mut words: Vec<&str> = both.into_iter().flatten().map(String::as_str).collect();
+        words.dedup();
+        (!words.is_empty()).then(|| words.join("; "))
     }
 
     /// Share of frames that did not come back, 0 to 1.
@@ -158,7 +170,7 @@ impl Found {
         }
         self.set("reordered", outcome.reordered as f64);
         self.set("duplicates", outcome.duplicates as f64);
-        self.limited = outcome.limited.clone();
+        self.limited = outcome.limits();
     }
 }
 
@@ -413,6 +425,7 @@ mod tests {
         assert_eq!((outcome.rate(), outcome.offered()), (450.0, 500.0));
         assert!((outcome.loss() - 0.1).abs() < 1e-12);
         assert_eq!(Outcome::default().loss(), 0.0);
+        assert_eq!(Outcome::default().limits(), None);
         // 14.88 Mpps of 64 bytes are 10 Gbit/s.
         assert!((gbit(14_880_952.0, 64) - 10.0).abs() < 1e-6);
     }

@@ -20,7 +20,7 @@ mod terminal;
 
 pub use terminal::text;
 
-use crate::results::{Experiment, Results};
+use crate::results::{Experiment, Finding, Results};
 use cells::Names;
 use compare::Comparison;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -263,10 +263,11 @@ impl Page<'_> {
 }
 
 /// What came of an expectation: a sign and a word.
-fn outcome(holds: Option<bool>) -> Markup {
-    let (class, sign, word) = match holds {
+fn outcome(finding: &Finding) -> Markup {
+    let (class, sign, word) = match finding.holds {
         Some(true) => ("good", "✓", "held"),
         Some(false) => ("bad", "✗", "did not hold"),
+        None if finding.open => ("neutral", "?", "cannot be told"),
         None => ("neutral", "•", "found"),
     };
     html! { span class={ "outcome " (class) } { span aria-hidden="true" { (sign) " " } (word) } }

@@ -190,15 +190,43 @@ pub struct Cell {
     pub at: BTreeMap<String, Value>,
     /// What was measured.
     pub figures: BTreeMap<String, Figure>,
-    /// What limited it if not the switch: the generator, for one.
+    /// What limited at least half of its windows if not the switch: the generator, for one.
     #[serde(default)]
     pub limited_by: Option<String>,
     /// Why it has no figures.
     #[serde(default)]
     pub missing: Option<String>,
+    /// What became of its windows of measurement.
+    #[serde(default)]
+    pub windows: Windows,
     /// Seconds that it took.
     #[serde(default)]
     pub seconds: f64,
+}
+
+/// Windows of a cell: how many, and of how many what is to be known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Windows {
+    /// Those that gave figures.
+    pub measured: u32,
+    /// Those that gave none.
+    pub failed: u32,
+    /// Why the first of these did not.
+    pub because: Option<String>,
+    /// Those, of the measured, in which the machine's speed moved even the last time.
+    pub moved: u32,
+    /// How often windows were repeated since the machine's speed moved.
+    pub repeated: u32,
+    /// Those, of the measured, that something else than the switch limited.
+    pub limited: u32,
+}
+
+impl Windows {
+    /// Whether what limited windows limited their median: at least half of them.
+    pub fn are_limited(&self) -> bool {
+        self.limited > 0 && 2 * self.limited >= self.measured
+    }
 }
 
 /// A figure with what is known about its error.
@@ -247,9 +275,12 @@ pub struct Plot {
 pub struct Finding {
     /// What was expected, or what was found, a sentence.
     pub text: String,
-    /// Whether it came out; absent where nothing was expected.
+    /// Whether it came out; absent where nothing was expected, and where these figures cannot tell.
     pub holds: Option<bool>,
-    /// The figures behind it, or why it did not come out.
+    /// Whether something was expected, and these figures cannot tell.
+    #[serde(default)]
+    pub open: bool,
+    /// The figures behind it, or why it did not come out, or why they cannot tell.
     pub because: String,
 }
 

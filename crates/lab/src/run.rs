@@ -16,7 +16,7 @@ use crate::lines::{self, Line};
 use crate::machine::{self, Host};
 use crate::methods::{Limits, Method};
 use crate::program;
-use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value};
+use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value, Windows};
 use crate::settings::Settings;
 use crate::simulation;
 use crate::speed::{self, Probe};
@@ -550,6 +550,7 @@ fn visit(
                         .collect(),
                     limited: found.found.limited,
                     repeated: found.repeated,
+                    moved: found.moved,
                     speed: found.speed,
                     seconds,
                     ..blank(at)
@@ -970,15 +971,25 @@ fn trial_cells(
                     .or_else(|| version.and_then(|v| v.missing.clone()))
                     .unwrap_or_else(|| "the run was ended before".into())
             });
-            // What limited more than half of its windows.
-            let limits: Vec<&String> = windows.iter().filter_map(|w| w.limited.as_ref()).collect();
-            let limited = (2 * limits.len() > windows.len()).then(|| limits[0].clone());
+            let failed = |w: &&&Window| w.figures.is_empty();
+            let measured: Vec<_> = windows.iter().filter(|w| !failed(w)).collect();
+            let mut limits = measured.iter().filter_map(|w| w.limited.clone());
+            let counts = Windows {
+                measured: measured.len() as u32,
+                failed: (windows.len() - measured.len()) as u32,
+                because: windows.iter().find_map(|w| w.missing.clone()),
+                moved: measured.iter().filter(|w| w.moved).count() as u32,
+                repeated: windows.iter().map(|w| w.repeated).sum(),
+                limited: limits.clone().count() as u32,
+            };
+            let limited = limits.next().filter(|_| counts.are_limited());
             cells.push(Cell {
                 subject: id.clone(),
                 at,
                 figures,
                 limited_by: limited,
                 missing,
+                windows: counts,
                 seconds: windows.iter().map(|w| w.seconds).sum(),
             });
         }
@@ -998,7 +1009,8 @@ fn outside_cells(experiment: &Experiment, known: &Known) -> Vec<Cell> {
             .collect(),
         subject: runs.subject,
         at: runs.at,
-        limited_by: runs.limited_by,
+        limited_by: runs.limited_by.filter(|_| runs.windows.are_limited()),
+        windows: runs.windows,
         seconds: 0.0,
     });
     cells.collect()

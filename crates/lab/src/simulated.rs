@@ -39,6 +39,8 @@ pub struct Device {
     pub flaky: f64,
     /// Packets per second that the generator can send.
     pub generator: f64,
+    /// What is the limit whatever is lost.
+    pub hindered: Option<&'static str>,
     /// Trials so far.
     pub trials: u32,
     /// Seconds of all trials so far.
@@ -56,6 +58,7 @@ impl Device {
             queue: 0.0,
             flaky: 0.0,
             generator: 1e12,
+            hindered: None,
             trials: 0,
             seconds: 0.0,
             random: Random::new(7),
@@ -89,6 +92,7 @@ impl Device {
                 max: latency,
             }),
             limited: (rate < offered * 0.999).then(|| "the generator sent less".to_string()),
+            hindered: self.hindered.map(str::to_string),
             ..Outcome::default()
         }
     }

@@ -16,6 +16,10 @@
 //!   it to 90% for skewed and heavy-tailed ones.
 //! * One run says nothing about its error: its interval is the run itself, and `runs` shows that it
 //!   was one.
+//!
+//! Two figures of one run of the lab are compared by the [ratio] of their medians, not by whether
+//! these intervals overlap: what runs scatter by is taken to be the same share of both, since it is
+//! the machine's, and is known better from the runs of both together.
 
 use crate::results::Figure;
 
@@ -91,6 +95,35 @@ fn below(n: usize, k: usize) -> f64 {
 /// The logarithm of a binomial coefficient.
 fn choose(n: usize, k: usize) -> f64 {
     (0..k).map(|i| ((n - i) as f64 / (k - i) as f64).ln()).sum()
+}
+
+/// Where the ratio of two medians lies with 95%, if what their runs scatter by is the same share of
+/// both: the ratio itself, and the ends of the interval. One value is exact, and has no error of its
+/// own. None where a value is not above 0.
+pub fn ratio(one: &[f64], other: &[f64]) -> Option<(f64, f64, f64)> {
+    let logarithms = |values: &[f64]| -> Option<Vec<f64>> {
+        let whole = !values.is_empty() && values.iter().all(|v| v.is_finite() && *v > 0.0);
+        whole.then(|| values.iter().map(|value| value.ln()).collect())
+    };
+    let (one, other) = (logarithms(one)?, logarithms(other)?);
+    let middle = median(&one) - median(&other);
+    let freedom = one.len() + other.len() - 2;
+    let squares = |values: &[f64]| (values.len() - 1) as f64 * deviation(values).powi(2);
+    let variance = |values: &[f64]| match values.len() {
+        0 | 1 => 0.0,
+        n if n < MEDIAN_VARIANCE.len() + 2 => MEDIAN_VARIANCE[n - 2],
+        // Of many.
+        n => std::f64::consts::FRAC_PI_2 / n as f64,
+    };
+    let half = match freedom {
+        0 => 0.0,
+        _ => {
+            let pooled = (squares(&one) + squares(&other)) / freedom as f64;
+            let t = T[freedom.min(T.len()) - 1];
+            t * (pooled * (variance(&one) + variance(&other))).sqrt()
+        }
+    };
+    Some((middle.exp(), (middle - half).exp(), (middle + half).exp()))
 }
 
 /// A figure of runs.
@@ -198,6 +231,43 @@ mod tests {
                 assert!(share >= normal, "{name}, {count} runs: {share}");
             }
         }
+    }
+
+    /// The share of comparisons whose interval has the true ratio, which is 2.
+    #[test]
+    fn ratios_lie_inside_their_intervals() {
+        for (n, m) in [(2, 2), (3, 3), (2, 5), (9, 9), (3, 12), (1, 4)] {
+            for noise in [0.01, 0.1] {
+                let (mut random, mut inside, tries) = (Random::new(n as u64), 0, 4000);
+                for _ in 0..tries {
+                    let mut draw = |count: usize, mean: f64| -> Vec<f64> {
+                        let mut one = || mean * (1.0 + noise * random.normal()).max(0.1);
+                        match count {
+                            1 => vec![mean],
+                            _ => (0..count).map(|_| one()).collect(),
+                        }
+                    };
+                    let (one, other) = (draw(n, 2.0), draw(m, 1.0));
+                    let (_, low, high) = ratio(&one, &other).unwrap();
+                    inside += usize::from((low..=high).contains(&2.0));
+                }
+                let share = inside as f64 / f64::from(tries);
+                assert!(share >= 0.93, "{n} and {m} runs, noise {noise}: {share}");
+            }
+        }
+        let (middle, low, high) = ratio(&[4.0], &[2.0]).unwrap();
+        assert!((middle - 2.0).abs() < 1e-12 && low == middle && high == middle);
+        assert!(ratio(&[0.0, 1.0], &[1.0]).is_none());
+        assert!(ratio(&[], &[1.0]).is_none());
+    }
+
+    /// Three runs of 10% scatter tell a factor of 1.5, where intervals of the next median overlap.
+    #[test]
+    fn ratios_tell_what_separate_intervals_do_not() {
+        let (one, other) = ([13.5, 15.0, 16.5], [9.0, 10.0, 11.0]);
+        assert!(interval(&one).0 < interval(&other).1);
+        let (_, low, _) = ratio(&one, &other).unwrap();
+        assert!(low > 1.1, "{low}");
     }
 
     /// An interval that covers everything would be of no use.

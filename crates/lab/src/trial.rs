@@ -16,6 +16,9 @@ use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Size, Spec, Stream
 const WARM_UP: f64 = 0.2;
 /// Seconds after the last frame in which stragglers are taken.
 const DRAIN: f64 = 0.2;
+/// Share of frames for guests that they may leave before they count as the limit; and share of time
+/// in which the generator may stand still.
+const TOLERATED: f64 = 0.001;
 
 /// What stands for a physical port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,14 +363,26 @@ impl Live<'_> {
             seed: 1,
         };
         let mut outcome = if !fed {
-            let before = self.counters()?;
+            let (before, _) = self.counters()?;
             let sending = self.generator.start(&spec, namespace.as_deref())?;
             let report = sending.finish(self.stop)?;
             let mut outcome = outcome(&report, rate, self.settings.job == JobKind::Copies);
+            let (after, _) = self.counters()?;
             if !drained {
-                let after = self.counters()?;
-                outcome.received = self.passed(&before.0, &after.0).1;
+                outcome.received = self.passed(&before, &after).1;
             }
+            // A switch that polls a ring leaves what is too much in it, so one that took everything
+            // was not the limit, whatever it could not deliver. (The kernel takes frames and drops
+            // them later.) And who stands still does not receive either.
+            let rings = self.setup.sources.iter().all(|source| {
+                let end = self.running.ends().into_iter().nth(*source);
+                matches!(end, Some(End::Socket { .. }))
+            });
+            let stood = report.generator.stalled_ns as f64 / 1e9 > TOLERATED * report.seconds;
+            if (rings && *rate == Rate::Most) || stood {
+                outcome.hindered = outcome.limited.take();
+            }
+            outcome.hindered = self.slow_guests(&before, &after).or(outcome.hindered);
             outcome
         } else {
             let sending = match drained {
@@ -386,23 +401,44 @@ impl Live<'_> {
                 seconds: ended.duration_since(began).as_secs_f64(),
                 sent,
                 received,
+                hindered: self.slow_guests(&before, &after),
                 ..Outcome::default()
             }
         };
-        if !self.setup.guests.is_empty() && !fed && self.setup.forwards() {
-            outcome.limited.get_or_insert_with(|| {
-                format!("generator and guests share core {}", self.setup.core)
-            });
+        let core = self.setup.core;
+        let generates = drained || !fed;
+        let guests = !self.setup.guests.is_empty();
+        if self.setup.shared && (generates || guests) {
+            let who = if generates { "the generator" } else { "guests" };
+            let why = || format!("{who} sharing core {core} with a worker");
+            outcome.hindered.get_or_insert_with(why);
         }
-        if self.setup.shared && (drained || !fed) {
-            outcome.limited.get_or_insert_with(|| {
-                format!(
-                    "the generator shares core {} with a worker",
-                    self.setup.core
-                )
-            });
+        if !fed && self.setup.forwards() {
+            let why = || format!("generator and guests sharing core {core}");
+            outcome.hindered.get_or_insert_with(why);
         }
         Ok(outcome)
+    }
+
+    /// Says so if guests left frames that the switch had for them: of what came in at the port that
+    /// feeds a guest, not all went out to it. What a guest took and did not get rid of again is the
+    /// switch's.
+    fn slow_guests(&self, before: &[Counters], after: &[Counters]) -> Option<String> {
+        let slow = self.setup.guests.iter().any(|guest| {
+            let (Guest::Forward(port, _) | Guest::Sink(port)) = guest;
+            let to = usize::from(*port) - 1;
+            let from = match self.settings.job {
+                JobKind::Copies => self.setup.sources[0],
+                _ => opposite(to),
+            };
+            let came = after[from].received.saturating_sub(before[from].received);
+            let taken = after[to].sent.saturating_sub(before[to].sent);
+            (taken as f64) < came as f64 * (1.0 - TOLERATED)
+        });
+        slow.then(|| {
+            let core = self.setup.core;
+            format!("guests on core {core}, which did not take all that came for them")
+        })
     }
 
     /// Frames that came in and went out between two readings of counters. Of copies those to the
@@ -457,6 +493,7 @@ fn outcome(report: &Report, rate: &Rate, copies: bool) -> Outcome {
         duplicates: arrived().map(|a| a.duplicates).sum(),
         reordered: arrived().map(|a| a.reordered).sum(),
         limited: report.generator.limited.clone(),
+        hindered: None,
     }
 }
 
@@ -676,6 +713,80 @@ mod tests {
 
         fn stop(self: Box<Self>) -> Result<(), subject::Error> {
             Ok(())
+        }
+    }
+
+    /// A switch for whose guest at port 2 a thousand frames come between two readings, of which so
+    /// many are taken.
+    struct Feeding {
+        taken: u64,
+        readings: u64,
+    }
+
+    impl Running for Feeding {
+        fn ends(&self) -> Vec<End> {
+            vec![End::Itself, End::Itself, End::Itself, End::Itself]
+        }
+
+        fn counters(&mut self) -> Result<Vec<Counters>, subject::Error> {
+            self.readings += 1;
+            let counters = |received, sent| Counters {
+                received: received * self.readings,
+                sent: sent * self.readings,
+                ..Counters::default()
+            };
+            Ok(vec![
+                counters(1000, 0),
+                counters(0, self.taken),
+                // What comes out of the guest again does not matter.
+                counters(self.taken / 2, 0),
+                counters(0, self.taken / 2),
+            ])
+        }
+
+        fn apply(&mut self, _: &Job) -> Result<(), subject::Error> {
+            Ok(())
+        }
+
+        fn process(&self) -> Option<u32> {
+            None
+        }
+
+        fn workers(&self) -> Vec<u32> {
+            Vec::new()
+        }
+
+        fn stages(&mut self) -> Result<Option<Vec<subject::Stage>>, subject::Error> {
+            Ok(None)
+        }
+
+        fn stop(self: Box<Self>) -> Result<(), subject::Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn guests_that_leave_frames_are_the_limit() {
+        for (path, taken, slow) in [
+            (Way::PhysicalVirtual, 990, true),
+            (Way::PhysicalVirtual, 1000, false),
+            (Way::PhysicalVirtualPhysical, 990, true),
+            (Way::PhysicalVirtualPhysical, 1000, false),
+            // No guest.
+            (Way::PhysicalPhysical, 990, false),
+        ] {
+            let settings = Settings { path, ..settings() };
+            let setup = built(&settings, Physical::Memory).unwrap();
+            let outcome = Live {
+                running: &mut Feeding { taken, readings: 0 },
+                setup: &setup,
+                settings: &settings,
+                generator: &mut Asked::default(),
+                stop: &|| false,
+            }
+            .run(None, 0.01)
+            .unwrap();
+            assert_eq!(outcome.hindered.is_some(), slow, "{path:?} {taken}");
         }
     }
 

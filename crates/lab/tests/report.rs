@@ -217,12 +217,20 @@ fn an_experiment_of_one_cell_is_told_whole() {
             cells: vec![Cell {
                 subject: "sluice".into(),
                 figures: [("rate".to_string(), figure)].into(),
+                windows: lab::results::Windows {
+                    measured: 3,
+                    failed: 1,
+                    because: Some("It would not start.".into()),
+                    moved: 2,
+                    ..Default::default()
+                },
                 ..Default::default()
             }],
             findings: vec![Finding {
                 text: "It came out.".into(),
                 holds: Some(true),
                 because: "So.".into(),
+                ..Finding::default()
             }],
             ..Default::default()
         }],
@@ -235,6 +243,9 @@ fn an_experiment_of_one_cell_is_told_whole() {
         "14.1, 14.2, 14.3",
         "It came out.",
         "Other experiments",
+        "of 4 windows 1 failed, 2 in which the machine",
+        "In 1 cell 1 of 4 windows failed and are not in the figures: It would not start.",
+        "In 1 cell 2 of 4 windows are in the figures although",
     ] {
         assert!(page.contains(words), "{words}");
     }

@@ -147,6 +147,7 @@ fn finding(text: &str, holds: Option<bool>, because: &str) -> Finding {
     Finding {
         text: text.into(),
         holds,
+        open: false,
         because: because.into(),
     }
 }

@@ -18,13 +18,15 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
     let mut found = Found::default();
     found.set("rate", full.rate() / 1e6);
     if full.loss() == 0.0 {
-        found.limited = Some(full.limited.clone().unwrap_or_else(|| {
+        found.limited = Some(full.limits().unwrap_or_else(|| {
             "nothing is lost at the highest load, so no burst is too long".into()
         }));
     }
     let (mut low, mut high) = (1_u64, 2_u64);
-    let passes = |trial: &mut dyn Trial, frames| {
+    let mut hindered = full.hindered.clone();
+    let mut passes = |trial: &mut dyn Trial, frames| {
         let outcome = trial.burst(frames, REPEATS)?;
+        hindered = hindered.take().or(outcome.hindered.clone());
         Ok::<_, String>(outcome.loss() <= limits.loss)
     };
     while high <= MOST && passes(trial, high)? {
@@ -40,6 +42,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
             }
         }
     }
+    found.limited = found.limited.or(hindered);
     let sent = full.offered().max(1.0);
     let implied = low as f64 / sent;
     found.set("burst", low as f64);

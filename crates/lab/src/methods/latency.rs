@@ -9,9 +9,12 @@ use super::{Found, Limits, Trial, rfc2544};
 
 /// Measures what [`load`](super::load) measures.
 pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
-    let load = match limits.load {
-        Some(load) => load,
-        None => 1e6 * rfc2544::measure(trial, limits)?.figures["rate"],
+    let (load, limited) = match limits.load {
+        Some(load) => (load, None),
+        None => {
+            let edge = rfc2544::measure(trial, limits)?;
+            (1e6 * edge.figures["rate"], edge.limited)
+        }
     };
     let outcome = trial.run(Some(load), limits.seconds)?;
     if outcome.latency.is_none() {
@@ -19,6 +22,8 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
     }
     let mut found = Found::default();
     found.describe(&outcome);
+    // A load below the switch's throughput is not that at which its latency is asked for.
+    found.limited = found.limited.or(limited);
     Ok(found)
 }
 
@@ -40,5 +45,15 @@ mod tests {
             "{found:?}"
         );
         assert!((found["p50"] - 0.5).abs() < 0.01);
+    }
+
+    #[test]
+    fn what_limited_the_search_limits_the_latency() {
+        let mut device = Device {
+            generator: 1e6,
+            ..Device::new(2e6)
+        };
+        let found = measure(&mut device, &limits()).unwrap();
+        assert!(found.limited.is_some());
     }
 }

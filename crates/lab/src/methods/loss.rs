@@ -16,8 +16,9 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
             return Err("no frame was sent".into());
         }
         let lost = outcome.loss();
+        found.limited = found.limited.or_else(|| outcome.hindered.clone());
         if step == 0 {
-            found.limited = outcome.limited.clone();
+            found.limited = outcome.limits();
             most = outcome.offered().min(most);
             found.set("rate", outcome.rate() / 1e6);
             found.set("loss", lost * 100.0);

@@ -45,6 +45,8 @@ struct Tried {
     seconds: f64,
     loss: f64,
     rate: f64,
+    /// What was the limit if not the device.
+    limits: Option<String>,
 }
 
 /// What is known of a load.
@@ -90,7 +92,8 @@ struct Search<'a> {
     tried: Vec<Tried>,
     most: f64,
     seconds: f64,
-    limited: Option<String>,
+    /// Why no more than `most` can be offered, where that is less than was asked for.
+    capped: Option<String>,
 }
 
 impl Search<'_> {
@@ -110,6 +113,7 @@ impl Search<'_> {
             seconds,
             loss: outcome.loss(),
             rate: outcome.rate(),
+            limits: outcome.limits(),
         });
         Ok(outcome)
     }
@@ -199,6 +203,21 @@ impl Search<'_> {
         }
     }
 
+    /// What limited at least half of the trials at one of the relevant bounds, if not the device: it
+    /// limits what is between the bounds. At the greatest load that can be offered: why that is.
+    fn limits(&self, goal: &Goal) -> Option<String> {
+        let (lower, upper) = self.bounds(goal);
+        [upper, lower].into_iter().flatten().find_map(|load| {
+            if load >= self.most && self.capped.is_some() {
+                return self.capped.clone();
+            }
+            let at: Vec<_> = self.tried.iter().filter(|t| t.load == load).collect();
+            let mut reasons = at.iter().filter_map(|t| t.limits.as_ref());
+            let first = reasons.next()?;
+            (2 * (1 + reasons.count()) >= at.len()).then(|| first.clone())
+        })
+    }
+
     /// The forwarding rate at the relevant lower bound that the exceed ratio of its time is below.
     fn conditional(&self, goal: &Goal) -> Result<(f64, f64), String> {
         let lower = self.bounds(goal).0.ok_or("no load passed")?;
@@ -222,7 +241,7 @@ impl Search<'_> {
 }
 
 /// Searches several goals; returns the conditional throughput and the relevant lower bound of each
-/// (packets per second), and why the generator was the limit, if it was.
+/// (packets per second), and what was the limit, if not the device.
 #[allow(clippy::type_complexity, reason = "named by the documentation above")]
 pub fn search(
     trial: &mut dyn Trial,
@@ -234,20 +253,18 @@ pub fn search(
         tried: Vec::new(),
         most,
         seconds: 0.0,
-        limited: None,
+        capped: None,
     };
     let shortest = goals
         .iter()
         .map(|g| g.duration)
         .fold(f64::INFINITY, f64::min);
     let first = search.try_load(most, shortest / f64::from(1 << PHASES))?;
-    if let Some(why) = &first.limited
-        && first.offered() < most * 0.999
-    {
+    if first.limited.is_some() && first.offered() < most * 0.999 {
         // Loads above what can be sent are not trials of those loads.
         search.most = first.offered();
         search.tried[0].load = search.most;
-        search.limited = Some(why.clone());
+        search.capped = first.limits();
     }
     for phase in 0..=PHASES {
         let factor = f64::from(1 << (PHASES - phase));
@@ -270,8 +287,8 @@ pub fn search(
         .iter()
         .map(|goal| search.conditional(goal))
         .collect::<Result<Vec<_>, _>>()?;
-    let at_the_top = found.iter().any(|(_, lower)| *lower >= search.most);
-    Ok((found, search.limited.filter(|_| at_the_top), search.seconds))
+    let limited = goals.iter().find_map(|goal| search.limits(goal));
+    Ok((found, limited, search.seconds))
 }
 
 /// Measures `ndr` and `pdr` (Mpps, conditional throughput), `ndr_low` and `pdr_low` (Mpps, relevant
@@ -332,6 +349,7 @@ mod tests {
             seconds,
             loss,
             rate: load * (1.0 - loss),
+            limits: None,
         }
     }
 
@@ -449,6 +467,38 @@ mod tests {
         };
         let found = measure(&mut device, &limits()).unwrap();
         assert_eq!(found.limited, None, "{found:?}");
+        device.hindered = Some("guests");
+        let found = measure(&mut device, &limits()).unwrap();
+        assert_eq!(found.limited.as_deref(), Some("guests"), "{found:?}");
+    }
+
+    /// Loses some of the most that the generator can send, and nothing of 1% less.
+    #[test]
+    fn a_generator_is_the_limit_also_where_its_most_does_not_pass() {
+        struct Edge(Device);
+        impl Trial for Edge {
+            fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+                let mut outcome = self.0.run(offered, seconds)?;
+                if outcome.offered() > 0.99 * self.0.generator {
+                    outcome.received -= outcome.received / 100;
+                }
+                Ok(outcome)
+            }
+        }
+        let mut device = Edge(Device {
+            generator: 2e6,
+            ..Device::new(3e6)
+        });
+        let found = measure(
+            &mut device,
+            &Limits {
+                width: 0.02,
+                ..limits()
+            },
+        )
+        .unwrap();
+        assert!(found.figures["ndr"] > 1.95, "{found:?}");
+        assert!(found.limited.is_some());
     }
 
     #[test]

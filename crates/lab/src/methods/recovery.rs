@@ -18,7 +18,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
     found.set("lost", lost as f64);
     found.set("recovery", 1e6 * lost as f64 / after.offered().max(1.0));
     // Nothing to recover from where the generator could not overload it.
-    found.limited = edge.limited.or(over.limited);
+    found.limited = edge.limited.or(over.limits()).or(after.limits());
     Ok(found)
 }
 

@@ -14,7 +14,7 @@ pub const MOST_TRIALS: u32 = 40;
 pub(super) struct Edge {
     /// The greatest load that passed, packets per second.
     pub load: f64,
-    /// Why the generator was the limit, if it was.
+    /// What was the limit at its ends, if not the device.
     pub limited: Option<String>,
 }
 
@@ -43,13 +43,16 @@ pub(super) fn bisect(
     if passed {
         return Ok(Edge {
             load: most,
-            limited: first.limited,
+            limited: first.limits(),
         });
     }
+    // What limited the trials at both ends of the interval limits what is between them: also where
+    // a frame got lost of the most that the generator could send.
+    let (mut why_low, mut why_high) = (None, first.limits());
     // What came back is near the edge: it saves half of the trials.
     let (mut low, mut high) = (0.0, most);
     let mut next = (first.rate() * (1.0 - limits.width / 2.0)).clamp(most * 1e-6, most);
-    let mut trials = 1;
+    let (mut trials, mut sent) = (1, 0.0);
     while high - low > limits.width * high {
         if trials == MOST_TRIALS {
             return Err(format!(
@@ -57,9 +60,12 @@ pub(super) fn bisect(
                  packets per second"
             ));
         }
-        let (_, passed) = passes(next)?;
+        let (outcome, passed) = passes(next)?;
         trials += 1;
         if passed {
+            why_low = outcome.limits();
+            // Not more than was sent; but the search goes on from what was asked for.
+            sent = next.min(outcome.offered());
             low = next;
             // Far below the upper end once, then by halves.
             next = (low * (1.0 + 2.0 * limits.width)).min((low + high) / 2.0);
@@ -67,6 +73,7 @@ pub(super) fn bisect(
                 next = (low + high) / 2.0;
             }
         } else {
+            why_high = outcome.limits();
             high = next;
             next = if low > 0.0 {
                 (low + high) / 2.0
@@ -82,8 +89,8 @@ pub(super) fn bisect(
         }
     }
     Ok(Edge {
-        load: low,
-        limited: None,
+        load: sent,
+        limited: why_high.or(why_low),
     })
 }
 
@@ -133,6 +140,35 @@ mod tests {
             ..Device::new(3e6)
         };
         assert_eq!(measure(&mut device, &limits()).unwrap().limited, None);
+        // But where other things than its speed are the limit.
+        device.hindered = Some("guests");
+        let found = measure(&mut device, &limits()).unwrap();
+        assert_eq!(found.limited.as_deref(), Some("guests"));
+    }
+
+    /// A frame got lost by accident of the most that the generator can send: the search ends just
+    /// below that, and the switch was not the limit.
+    #[test]
+    fn a_generator_is_the_limit_also_where_its_first_load_does_not_pass() {
+        let mut device = Accident(Device {
+            generator: 2e6,
+            ..Device::new(3e6)
+        });
+        let found = measure(&mut device, &limits()).unwrap();
+        let rate = found.figures["rate"];
+        assert!(rate > 1.97 && rate <= 2.0, "{rate}");
+        assert!(found.limited.is_some());
+    }
+
+    /// Loses a frame of its first trial.
+    struct Accident(Device);
+
+    impl Trial for Accident {
+        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+            let mut outcome = self.0.run(offered, seconds)?;
+            outcome.received -= u64::from(self.0.trials == 1);
+            Ok(outcome)
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
             tails.push(latency.p99 / 1e3);
             max = Some(max.unwrap_or(0.0).max(latency.max / 1e3));
         }
-        found.limited = found.limited.or(outcome.limited);
+        found.limited = found.limited.or(outcome.limits());
     }
     let quarter = rates.len() / 4;
     let (first, last) = (

@@ -19,10 +19,11 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
     found.set("cycles", limits.cycles / rate);
     found.set("offered", outcome.offered() / 1e6);
     found.set("loss", outcome.loss() * 100.0);
-    // The generator is the limit only where the switch forwarded all that it could send.
-    if outcome.loss() < 0.001 && outcome.sent > 0 {
-        found.limited = outcome.limited;
-    }
+    // That the generator could not send more matters only where the switch forwarded all of it.
+    found.limited = match outcome.loss() < 0.001 && outcome.sent > 0 {
+        true => outcome.limits(),
+        false => outcome.hindered,
+    };
     Ok(found)
 }
 
@@ -49,6 +50,15 @@ mod tests {
         let found = measure(&mut device, &limits()).unwrap();
         assert!((found.figures["rate"] - 2.0).abs() < 0.01);
         assert_eq!(found.limited.as_deref(), Some("the generator sent less"));
+        // Not where the switch lost a part of that; but slow guests are the limit whatever is lost.
+        let mut device = Device {
+            generator: 4e6,
+            ..Device::new(3e6)
+        };
+        assert_eq!(measure(&mut device, &limits()).unwrap().limited, None);
+        device.hindered = Some("guests");
+        let found = measure(&mut device, &limits()).unwrap();
+        assert_eq!(found.limited.as_deref(), Some("guests"));
     }
 
     #[test]

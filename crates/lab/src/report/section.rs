@@ -50,6 +50,7 @@ impl Page<'_> {
                 (self.nothing(experiment))
                 (self.cells(experiment, open))
                 (self.limited(experiment))
+                (self.windows(experiment))
                 (self.missing(experiment))
                 (how(experiment))
             }

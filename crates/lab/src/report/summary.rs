@@ -708,7 +708,7 @@ pub fn drawn(chart: &Chart) -> Markup {
 /// A finding with its outcome and what is behind it.
 pub fn found(finding: &Finding) -> Markup {
     html! {
-        (outcome(finding.holds)) " " (finding.text)
+        (outcome(finding)) " " (finding.text)
         @if !finding.because.is_empty() { " " span class="because" { (finding.because) } }
     }
 }

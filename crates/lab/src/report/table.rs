@@ -3,9 +3,9 @@
 use super::Page;
 use super::cells;
 use super::number;
-use crate::results::{Cell, Experiment, Figure, Measure, Value};
+use crate::results::{Cell, Experiment, Figure, Measure, Value, Windows};
 use maud::{Markup, html};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A longer table is closed until somebody opens it.
 const MOST_OPEN: usize = 24;
@@ -148,6 +148,7 @@ impl Page<'_> {
                 title=[(!figure.runs.is_empty()).then(|| runs(figure))]
             {
                 @if figure.runs.is_empty() { (number::NONE) } @else { (figure.runs.len()) }
+                @if let Some(words) = windows(cell) { " " abbr title=(words) { "‡" } }
             }
         }
     }
@@ -225,6 +226,75 @@ impl Page<'_> {
             }
         }
     }
+
+    /// How many windows did not go as they should, in cells that have figures.
+    pub(super) fn windows(&self, experiment: &Experiment) -> Markup {
+        let with = |part: fn(&Windows) -> u32| {
+            let counted = experiment
+                .cells
+                .iter()
+                .map(|cell| &cell.windows)
+                .filter(|windows| windows.measured > 0 && part(windows) > 0);
+            counted.fold((0, 0, 0), |(cells, some, all), windows| {
+                let whole = (windows.measured + windows.failed) as usize;
+                (cells + 1, some + part(windows) as usize, all + whole)
+            })
+        };
+        let because: BTreeSet<&str> = experiment
+            .cells
+            .iter()
+            .filter(|cell| cell.windows.measured > 0)
+            .filter_map(|cell| cell.windows.because.as_deref())
+            .collect();
+        let told = [
+            (
+                with(|windows| windows.failed),
+                "failed and are not in the figures",
+            ),
+            (
+                with(|windows| windows.moved),
+                "are in the figures although the machine's speed moved in them, each time that they \
+                 were repeated",
+            ),
+            (
+                with(|windows| match windows.are_limited() {
+                    true => 0,
+                    false => windows.limited,
+                }),
+                "were limited by something else than the switch, too few to limit the median",
+            ),
+        ];
+        html! {
+            @for (number, ((cells, some, all), words)) in told.into_iter().enumerate() {
+                @if cells > 0 {
+                    p class="note" {
+                        "‡ In " (number::counted(cells, "cell", "cells")) " " (some) " of " (all)
+                        " windows " (words)
+                        @if number == 0 && !because.is_empty() {
+                            ": " (because.iter().take(MOST_PLACES).copied().collect::<Vec<_>>().join("; "))
+                        }
+                        "."
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What did not go as it should in a cell's windows, in words.
+fn windows(cell: &Cell) -> Option<String> {
+    let windows = &cell.windows;
+    let words: Vec<String> = [
+        (windows.failed, "failed"),
+        (windows.moved, "in which the machine's speed moved"),
+        (windows.limited, "limited by something else than the switch"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, words)| format!("{count} {words}"))
+    .collect();
+    let whole = windows.measured + windows.failed;
+    (!words.is_empty()).then(|| format!("of {whole} windows {}", words.join(", ")))
 }
 
 /// Parameters that any cell has: name, title, unit.
