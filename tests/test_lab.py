@@ -36,6 +36,27 @@ expect:
 """
 
 
+# A program of the lab's that starts something which leaves its group, prints a cell, and stays.
+PROGRAM = """\
+#!/usr/bin/python3
+import subprocess, time
+subprocess.Popen(["setsid", "sleep", "1000"])
+print('{"subject": "sluice", "figures": {"rate": 1}}', flush=True)
+time.sleep(1000)
+"""
+BY_PROGRAM = """\
+id: own
+title: A program
+purpose: To see whether what it starts is found.
+topology: Nothing is set up.
+method: program
+settings: {program: stays.py}
+subjects: [sluice]
+measures:
+  - {name: rate, title: Throughput, unit: Mpps}
+"""
+
+
 class User:
     """Somebody who runs the lab in a directory of their own."""
 
@@ -59,11 +80,13 @@ class User:
     def run(self, *words, ok=True, seconds=150):
         return run(self.words(*words), ok=ok, seconds=seconds)
 
-    def start(self, *words):
+    def start(self, *words, **environment):
         """Starts a run whose progress goes to a file."""
         self.log = os.path.join(self.directory, "log")
         with open(self.log, "wb") as log:
-            return subprocess.Popen(self.words(*words), stdout=log, stderr=log)
+            return subprocess.Popen(
+                self.words(*words), stdout=log, stderr=log, env=os.environ | environment
+            )
 
     def windows(self):
         """Whole windows in the journal."""
@@ -247,6 +270,60 @@ def control_c_ends_in_good_order(lab):
     equal(own["state"], "interrupted", "state")
     check(any(cell["figures"] for cell in user.cells()), "no figures", time.monotonic() - begun)
     equal(left_behind(), [], "left behind")
+
+
+@test(timeout=240, hugepages=1)
+def labs_take_turns_on_cores(lab):
+    """A second lab says who has the cores, waits as long as told, and gets them after kill -9."""
+    user = User(lab)
+    own = user.write()
+    more = ("--seconds", "0.2", "--sluiced", user.daemon, "--subject", "sluice")
+    process = user.start("run", own, "--output", user.output, "--rounds", "100", *more)
+    wait_for("a window is measured", lambda: user.windows(), 100)
+    other = os.path.join(user.directory, "other")
+    words = ("run", own, "--output", other, "--rounds", "1", *more, "--wait")
+    refused = user.run(*words, "1", ok=False)
+    check(refused.returncode != 0, "both measured on the same cores")
+    for word in (
+        f"process {process.pid} (lab run",
+        "waiting for up to 1 s",
+        "for 1 s: wait longer",
+    ):
+        check(word in refused.stderr, word, "is not in", refused.stderr)
+    check(not os.path.exists(other), "it began nevertheless")
+    process.kill()
+    process.wait()
+    user.run("clean")
+    user.run(*words, "0")
+    equal(left_behind(), [], "left behind")
+
+
+@test(timeout=120, hugepages=1)
+def what_a_killed_labs_program_started_is_found(lab):
+    """Programs carry the run's mark, and so does what they start: `clean` ends all of it."""
+    user = User(lab)
+    program = user.write(PROGRAM, "stays.py")
+    os.chmod(program, 0o755)
+    own = user.write(BY_PROGRAM)
+    process = user.start(
+        *("run", own, "--output", user.output, "--rounds", "1"), SLUICE_LAB_PROGRAMS=user.directory
+    )
+
+    def started():
+        try:
+            with open(f"{user.output}/journal.jsonl", encoding="utf-8") as file:
+                return '"line"' in file.read()
+        except FileNotFoundError:
+            return False
+
+    wait_for("the program has printed a cell", started, 60)
+    process.kill()
+    process.wait()
+    processes = [name for name in left_behind() if name.isdigit()]
+    check(len(processes) >= 2, "the program and what it started are not found", left_behind())
+    cleaned = user.run("clean").stdout
+    check("(sleep)" in cleaned, cleaned)
+    equal(left_behind(), [], "left behind after clean")
 
 
 @test(timeout=60)

@@ -7,7 +7,8 @@ use lab::compare::compare;
 use lab::experiment::{Experiment, Mode};
 use lab::generator::Own;
 use lab::machine::{self, Host};
-use lab::place::{self, OwnPlace};
+use lab::methods::Method;
+use lab::place::{self, Cores, OwnPlace};
 use lab::results::{Results, State};
 use lab::run::{self, Hands, Options};
 use lab::speed::{Probe, Reading};
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 /// Readings of a look at the machine, of about a millisecond each.
 const READINGS: usize = 30;
+/// Cores that the lab's programs use.
+const PROGRAMS_CORES: [usize; 2] = [0, 1];
 /// How long an ended run has to put away what it made.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -83,6 +86,10 @@ struct RunOptions {
     /// Cores to use, workers' first [default: all, the last one first]
     #[arg(long = "core", value_name = "N", num_args = 1..)]
     cores: Vec<usize>,
+    /// How long to wait for cores that another lab measures on, seconds
+    #[arg(long, value_name = "S", default_value_t = 600,
+          value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    wait: u64,
     /// Earlier results to compare with in the report
     #[arg(long, value_name = "DIR")]
     earlier: Option<PathBuf>,
@@ -293,6 +300,15 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
     }
     place::heed_signals(GRACE)?;
     let place = OwnPlace::make()?;
+    // Programs use two cores of their own choice.
+    let mut used = options.cores.clone();
+    if experiments.iter().any(|e| e.method() == Method::Program) {
+        used.extend(allowed.iter().filter(|core| PROGRAMS_CORES.contains(core)));
+    }
+    let wait = Duration::from_secs(asked.wait);
+    let _cores = Cores::take(&used, wait, &mut |line| errln!("{line}"))?;
+    // What is made goes before others may measure.
+    let place = place;
     let subjects = lab::subjects::all(asked.sluiced.as_deref());
     let (host, mut look) = (Host::default(), Look::default());
     let before = host.ticks();

@@ -19,8 +19,11 @@
 //!
 //! Processes are found also by [`MARK`] in their environment, which those have that were started by
 //! what the lab started.
+//!
+//! Labs that measure on the same cores take turns ([`Cores`]).
 
 mod command;
+mod cores;
 mod namespace;
 mod pages;
 mod process;
@@ -28,6 +31,7 @@ mod signals;
 
 pub use crate::subject::Place;
 pub use command::{run, run_with, wait_for};
+pub use cores::Cores;
 pub use namespace::{Namespace, Statistics};
 pub use pages::Pages;
 pub use process::{Launch, Program};
@@ -51,8 +55,9 @@ pub const STEM: &str = "sluicelab";
 pub const MARK: &str = "SLUICE_LAB";
 /// How long labs wait for each other while one of them begins or is cleaned up after.
 const TURN: Duration = Duration::from_secs(60);
-/// How long processes have to end by themselves before they are killed.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long processes have to end by themselves before they are killed: a program of the lab's
+/// removes what it made.
+const GRACE: Duration = Duration::from_secs(15);
 
 /// Places of this process, which a signal removes. Who makes something in a place holds the lock
 /// meanwhile.

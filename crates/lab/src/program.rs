@@ -35,6 +35,9 @@ pub struct Request<'a> {
     pub seconds: f64,
     /// After this long it is ended.
     pub limit: Duration,
+    /// A variable of its environment, and of that of all that it starts, by which `sluice lab clean`
+    /// finds them.
+    pub mark: (&'a str, &'a str),
 }
 
 /// Finds a program of the lab: in the build tree's `bench`, in `share/sluice/lab/bench` below the
@@ -112,6 +115,7 @@ pub fn run(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::from(errors))
+        .env(request.mark.0, request.mark.1)
         .process_group(0);
     let mut child = command.spawn().map_err(|error| wrong("start", error))?;
     let pid = child.id() as libc::pid_t;
@@ -223,6 +227,7 @@ mod tests {
             rounds: 2,
             seconds: 0.5,
             limit,
+            mark: ("SLUICE_LAB", "sluicelab0-"),
         }
     }
 
@@ -231,7 +236,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = script(
             directory.path(),
-            r#"echo "{\"subject\":\"$1 $3 $5 $7\",\"figures\":{\"rate\":5}}"; echo talk >&2"#,
+            r#"echo "{\"subject\":\"$1 $3 $5 $7 $SLUICE_LAB\",\"figures\":{\"rate\":5}}"; echo talk >&2"#,
         );
         let log = directory.path().join("log");
         let mut got = Vec::new();
@@ -239,7 +244,7 @@ mod tests {
         let limit = Duration::from_secs(60);
         run(&path, &request(limit), &log, &stop, |line| got.push(line)).unwrap();
         assert_eq!(got.len(), 1);
-        assert_eq!(got[0].subject, "D1 quick 2 0.5");
+        assert_eq!(got[0].subject, "D1 quick 2 0.5 sluicelab0-");
         assert_eq!(std::fs::read_to_string(log).unwrap(), "talk\n");
     }
 

@@ -15,6 +15,7 @@ use crate::journal::{Entry, Header, Journal, Window};
 use crate::lines::{self, Line};
 use crate::machine::{self, Host};
 use crate::methods::{Limits, Method};
+use crate::place;
 use crate::program;
 use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value, Windows};
 use crate::settings::Settings;
@@ -766,6 +767,7 @@ fn run_program(
         rounds,
         seconds: options.seconds.unwrap_or(experiment.seconds(options.mode)),
         limit: PROGRAM_LIMIT * rounds,
+        mark: (place::MARK, hands.place.prefix.as_str()),
     };
     let log = options.output.join(format!("{}.log", experiment.id));
     let (ended, stopped) = (AtomicBool::new(false), AtomicBool::new(false));

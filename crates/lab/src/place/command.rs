@@ -4,10 +4,14 @@ use super::interrupted;
 use crate::subject::Error;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a command may take that only asks or sets something.
 const USUAL: Duration = Duration::from_secs(60);
+/// How long is waited for the end of what a command printed once it has ended itself.
+const HELD: Duration = Duration::from_secs(2);
 
 /// Runs a command to its end and returns what it printed. An error where it fails, with what it
 /// said, or takes more than a minute.
@@ -42,36 +46,30 @@ pub fn run_with<S: AsRef<str>>(
         std::io::ErrorKind::NotFound => Error::Missing(format!("{program} is not installed")),
         _ => Error::Failed(format!("{shown}: {error}")),
     })?;
-    let mut stdin = child.stdin.take();
-    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
-    let (status, out, error) = std::thread::scope(|scope| {
+    if let Some(mut pipe) = child.stdin.take() {
+        let input = input.as_bytes().to_vec();
         // Of its own, since a command may print before it has read everything.
-        scope.spawn(move || {
-            if let Some(pipe) = &mut stdin {
-                // A command that ends early says why itself.
-                let _ = pipe.write_all(input.as_bytes());
-            }
+        std::thread::spawn(move || {
+            // A command that ends early says why itself.
+            let _ = pipe.write_all(&input);
         });
-        let out = scope.spawn(move || text_of(&mut stdout));
-        let error = scope.spawn(move || text_of(&mut stderr));
-        let end = Instant::now() + limit;
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break Some(status),
-                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
-                _ => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    break None;
-                }
+    }
+    let (out, error) = (Text::of(child.stdout.take()), Text::of(child.stderr.take()));
+    let end = Instant::now() + limit;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Some(status),
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
             }
-        };
-        (
-            status,
-            out.join().unwrap_or_default(),
-            error.join().unwrap_or_default(),
-        )
-    });
+        }
+    };
+    // Its pipes may be held by what it started and left behind, which nobody waits for.
+    let last = Instant::now() + HELD;
+    let (out, error) = (out.until(last), error.until(last));
     match status {
         Some(status) if status.success() => Ok(out),
         Some(status) => {
@@ -87,12 +85,35 @@ pub fn run_with<S: AsRef<str>>(
     }
 }
 
-fn text_of(pipe: &mut Option<impl Read>) -> String {
-    let mut bytes = Vec::new();
-    if let Some(pipe) = pipe {
-        let _ = pipe.read_to_end(&mut bytes);
+/// What comes out of a pipe, read by a thread of its own.
+struct Text {
+    came: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Text {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Text {
+        let came = Arc::new(Mutex::new(Vec::new()));
+        let into = came.clone();
+        let reader = std::thread::spawn(move || {
+            let Some(mut pipe) = pipe else { return };
+            let mut part = [0; 16384];
+            while let Ok(count @ 1..) = pipe.read(&mut part) {
+                let mut bytes = into.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.extend_from_slice(&part[..count]);
+            }
+        });
+        Text { came, reader }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+
+    /// All of it; or what has come until then, if the pipe is still open.
+    fn until(self, end: Instant) -> String {
+        while !self.reader.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let bytes = self.came.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 /// A command as people type it, not too long.
@@ -163,6 +184,17 @@ mod tests {
     fn a_command_that_does_not_end_is_killed() {
         let error = run_with(&["sleep", "1000"], |_| {}, "", Duration::from_millis(100));
         assert!(error.unwrap_err().to_string().contains("was killed"));
+    }
+
+    /// A daemon that a command starts has its pipes.
+    #[test]
+    fn who_holds_a_commands_pipe_is_not_waited_for() {
+        let began = Instant::now();
+        let said = run(&["sh", "-c", "echo done; sleep 30 & echo $!"]).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(20));
+        let (done, sleeper) = said.trim().split_once('\n').unwrap();
+        assert_eq!(done, "done");
+        run(&["kill", sleeper]).unwrap();
     }
 
     #[test]
