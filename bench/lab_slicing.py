@@ -130,7 +130,7 @@ def d1(lab, options):
     """Bursts of 1 to N packets into a slice of 100 Mbit/s: the delay of a packet, of the whole
     burst, and how many leave together."""
     rate = 100 * MEGABIT
-    lengths = by_mode(options, [1, 5, 16, 32], [1, 2, 4, 8, 12, 15, 16, 17, 24, 32, 48, 64],
+    lengths = by_mode(options, [1, 16, 32], [1, 2, 4, 8, 12, 15, 16, 17, 24, 32, 48, 64],
                       list(range(1, 65)))  # fmt: skip
     distance = apart(rate)
     for subject, switch, hosts in each(

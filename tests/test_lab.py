@@ -145,7 +145,7 @@ def experiments_are_listed_with_their_cells(lab):
         missing = [n for n in range(1, count + 1) if f"{paper}{n}" not in names]
         equal(missing, [], f"experiments of paper {paper} that are missing")
     cells = user.run("list", "A4", "--quick").stdout
-    check("flows=1000\n" in cells and "flows=10000\n" not in cells, cells)
+    check("flows=2000\n" in cells and "flows=10000\n" not in cells, cells)
     check("flows=10000\n" in user.run("list", "A4").stdout, "all values without --quick")
     equal(user.run("list", user.write()).stdout.count("size="), 4, "cells of one's own")
 

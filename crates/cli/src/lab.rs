@@ -228,9 +228,9 @@ fn print_cells(experiment: &Experiment, options: &Options) {
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
-        let seconds = f64::from(rounds) * run::window(experiment, options);
         for subject in &experiment.subjects {
             if options.subjects.is_empty() || options.subjects.contains(subject) {
+                let seconds = f64::from(rounds) * run::window(experiment, options, subject);
                 outln!("  {seconds:>5.0} s  {subject:<14} {}", words.join(" "));
             }
         }

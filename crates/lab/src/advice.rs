@@ -8,6 +8,9 @@ use crate::results::{Experiment, Finding, Results, Value};
 use std::io::Read;
 use std::process::{Command, Stdio};
 
+/// The ID of the advice among experiments.
+pub const ID: &str = "advice";
+
 /// Longest kernel configuration that is read, bytes.
 const CONFIG_MAX: u64 = 4 << 20;
 
@@ -97,6 +100,7 @@ fn measured(
             is: is.into(),
             factor: Some(factor),
             right: pick(&right),
+            otherwise: None,
         },
         found,
         false,
@@ -117,7 +121,7 @@ fn measured(
 /// The advice as an experiment of its own, for the report: it has findings and no cells.
 pub fn experiment(host: &Host, results: &Results) -> Experiment {
     Experiment {
-        id: "advice".into(),
+        id: ID.into(),
         title: "What paper a's conclusions say for this host".into(),
         paper: "a".into(),
         purpose:

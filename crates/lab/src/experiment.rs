@@ -139,6 +139,9 @@ pub struct Experiment {
     /// Windows of each cell.
     #[serde(default)]
     pub rounds: Option<u32>,
+    /// About how many seconds a round of its program takes in a quick run.
+    #[serde(default)]
+    pub takes: Option<f64>,
 }
 
 impl Experiment {
@@ -292,6 +295,11 @@ impl Experiment {
             && !(seconds > 0.0 && seconds <= 86_400.0)
         {
             return Err(format!("seconds: {seconds} is not within 0 and 86,400"));
+        }
+        if let Some(takes) = self.takes
+            && !(takes > 0.0 && takes <= 86_400.0)
+        {
+            return Err(format!("takes: {takes} is not within 0 and 86,400"));
         }
         if let Some(rounds) = self.rounds
             && !(1..=100).contains(&rounds)
@@ -582,6 +590,9 @@ pub struct Expectation {
     pub factor: Option<f64>,
     /// The figure on the right.
     pub right: Pick,
+    /// Why it need not come out here, half a sentence: shown where it does not.
+    #[serde(default)]
+    pub otherwise: Option<String>,
 }
 
 /// Picks a figure: of the cells that fit, the median.
@@ -647,6 +658,30 @@ rounds: 4
         let ids: Vec<_> = all.iter().map(|e| e.id.as_str()).collect();
         let at = |id| ids.iter().position(|other| *other == id).unwrap();
         assert!(at("D2") < at("D10") && at("A4") < at("C1"), "{ids:?}");
+    }
+
+    /// What is expected is told from cells that each kind of run measures.
+    #[test]
+    fn expectations_are_of_cells_that_are_measured() {
+        let all = Experiment::all().unwrap();
+        for experiment in all.iter().filter(|e| !e.method().is_outside()) {
+            for mode in [Mode::Quick, Mode::Normal, Mode::Full] {
+                let cells = experiment.cells(mode);
+                let picks = experiment.expect.iter().flat_map(|e| [&e.left, &e.right]);
+                for pick in picks.filter(|pick| experiment.subjects.contains(&pick.subject)) {
+                    let fits = |cell: &BTreeMap<String, Value>| {
+                        pick.at
+                            .iter()
+                            .all(|(name, value)| cell.get(name) == Some(value))
+                    };
+                    assert!(
+                        cells.iter().any(fits),
+                        "{} {mode:?} {pick:?}",
+                        experiment.id
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! What follows from an experiment's cells: its expectations, held against its figures.
 
+use crate::advice;
 use crate::experiment::{self, Expectation, Pick};
 use crate::methods::Method;
 use crate::results::{Cell, Experiment, Figure, Finding, Measure};
 use crate::statistics::{self, median};
 
-/// Returns how many expectations of all experiments held, and how many did not.
-pub fn count(experiments: &[Experiment]) -> (usize, usize) {
-    let all = || experiments.iter().flat_map(|one| &one.findings);
+/// Returns how many expectations of all experiments held, how many did not, and of how many that
+/// cannot be told. Advice on the host's settings is none.
+pub fn count(experiments: &[Experiment]) -> (usize, usize, usize) {
+    let experiments = || experiments.iter().filter(|one| one.id != advice::ID);
+    let all = || experiments().flat_map(|one| &one.findings);
     let with = |holds| all().filter(|finding| finding.holds == Some(holds)).count();
-    (with(true), with(false))
+    let open = all().filter(|finding| finding.open).count();
+    (with(true), with(false), open)
 }
 
 /// Evaluates an experiment's expectations.
@@ -20,7 +24,8 @@ pub fn findings(definition: &experiment::Experiment, found: &Experiment) -> Vec<
         .iter()
         .map(|expectation| {
             let judged = judge(expectation, found, computed);
-            let because = [Some(judged.figures), judged.doubt];
+            let otherwise = (judged.holds == Some(false)).then(|| expectation.otherwise.clone());
+            let because = [Some(judged.figures), judged.doubt, otherwise.flatten()];
             Finding {
                 text: expectation.text.clone(),
                 holds: judged.holds,
@@ -358,6 +363,7 @@ mod tests {
             is: is.into(),
             factor: Some(factor),
             right: pick(right),
+            otherwise: Some("for a reason".into()),
         }];
         findings(&definition, found).remove(0)
     }
@@ -375,7 +381,11 @@ mod tests {
         for (is, factor, holds) in cases {
             let finding = evaluate(("sluice", Some(1.0)), is, factor, ("ovs", None));
             assert_eq!(finding.holds, Some(holds), "{is} {factor}");
-            assert_eq!(finding.because, "10.0 Mpps and 5.00 Mpps: 2.00 times");
+            let why = if holds { "" } else { "; for a reason" };
+            assert_eq!(
+                finding.because,
+                format!("10.0 Mpps and 5.00 Mpps: 2.00 times{why}")
+            );
         }
         let reversed = evaluate(("ovs", None), "about", 2.1, ("sluice", Some(1.0)));
         assert_eq!(reversed.holds, Some(true));
@@ -463,6 +473,7 @@ mod tests {
                 subject: "sluice".into(),
                 at: found.cells[0].at.clone(),
             },
+            otherwise: None,
         };
         assert_eq!(judge(&expectation(1.001), &found, false).holds, Some(true));
         assert_eq!(

@@ -263,8 +263,11 @@ impl Page<'_> {
 }
 
 /// What came of an expectation: a sign and a word.
-fn outcome(finding: &Finding) -> Markup {
+/// `advice`: on how a host is set up, which it may be or not.
+fn outcome(finding: &Finding, advice: bool) -> Markup {
     let (class, sign, word) = match finding.holds {
+        Some(true) if advice => ("good", "✓", "so it is here"),
+        Some(false) if advice => ("bad", "✗", "not so here"),
         Some(true) => ("good", "✓", "held"),
         Some(false) => ("bad", "✗", "did not hold"),
         None if finding.open => ("neutral", "?", "cannot be told"),

@@ -29,11 +29,15 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// About how long a switch takes to start and to stop, seconds.
+/// About how long a switch takes to start and to stop, seconds; and how much less in the kernel.
 const START: f64 = 1.5;
-/// What a trial takes beside its seconds: settling, and the generator's start.
-const TRIAL: f64 = 0.6;
-/// About how long a round of a program's experiment takes, seconds.
+const KERNELS: f64 = 1.0;
+/// What a trial takes beside its seconds: settling, looks at the machine, and windows that are
+/// repeated.
+const TRIAL: f64 = 0.8;
+/// What it takes more where a generator is started for it.
+const GENERATOR: f64 = 1.0;
+/// About how long a round of a program's experiment takes, seconds, where it does not say so.
 const PROGRAM: f64 = 18.0;
 /// After so many starts that failed a subject is not started again for the same cells.
 const FAILURES: u32 = 2;
@@ -212,6 +216,14 @@ pub fn run(
     let stopped = (hands.stop)();
     results.machine = (hands.machine)(hands.probe);
     results.made.interrupted = stopped;
+    let mixed = |kinds: &BTreeMap<&str, BTreeSet<String>>| kinds.len() > 1;
+    if known.physical.values().any(mixed) {
+        results.machine.limits.push(
+            "Switches in user space have frames in memory where the kernel's have veths that a \
+             generator feeds from another core: what is between their figures is not the switch alone."
+                .into(),
+        );
+    }
     let advice = advice::experiment(hands.host, &results);
     results.experiments.insert(0, advice);
     sum_up(&mut results, &known, began.elapsed().as_secs_f64());
@@ -458,7 +470,7 @@ fn visit(
         .iter()
         .filter(|(at, ..)| !is_known(at))
         .collect();
-    let cost = clock.visit(group.experiment, options, group.cells.len());
+    let cost = clock.visit(group.experiment, options, subject, group.cells.len());
     if todo.is_empty() || group.failures >= FAILURES {
         clock.skip(cost);
         return Ok(());
@@ -619,7 +631,11 @@ fn measure(
     let process = running.process();
     let core = setup.plan.cores.first().copied().unwrap_or(0);
     let (generator, stop) = (&mut *hands.generator, hands.stop);
-    speed::bracketed(hands.probe, core, process, || {
+    let repeats = match options.mode {
+        Mode::Quick => 1,
+        Mode::Normal | Mode::Full => speed::REPEATS,
+    };
+    speed::bracketed(hands.probe, core, process, repeats, || {
         let mut live = Live {
             running,
             setup,
@@ -1040,11 +1056,6 @@ pub fn estimate(experiment: &Experiment, options: &Options) -> f64 {
         return clock.outside(experiment, options);
     }
     let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
-    let subjects = experiment
-        .subjects
-        .iter()
-        .filter(|s| wanted(options, s))
-        .count();
     // Cells that differ in loads only share a visit.
     let cells = experiment.cells(options.mode);
     let shared = ["load", "pattern", "burst", "most", "loss", "width"];
@@ -1060,14 +1071,34 @@ pub fn estimate(experiment: &Experiment, options: &Options) -> f64 {
         })
         .collect();
     let visits = visits.len() as f64;
-    let whole = visits * START + cells.len() as f64 * window(experiment, options);
-    f64::from(rounds) * subjects as f64 * whole
+    let whole = experiment
+        .subjects
+        .iter()
+        .filter(|subject| wanted(options, subject))
+        .map(|subject| {
+            visits * start(subject) + cells.len() as f64 * window(experiment, options, subject)
+        });
+    f64::from(rounds) * whole.sum::<f64>()
 }
 
-/// About how many seconds a window takes.
-pub fn window(experiment: &Experiment, options: &Options) -> f64 {
+/// About how many seconds a subject takes to start and to stop.
+fn start(subject: &str) -> f64 {
+    match subject.starts_with("linux-") {
+        true => START - KERNELS,
+        false => START,
+    }
+}
+
+/// About how many seconds a window of a subject takes.
+pub fn window(experiment: &Experiment, options: &Options, subject: &str) -> f64 {
     let seconds = options.seconds.unwrap_or(experiment.seconds(options.mode));
-    experiment.method().trials() * (seconds + TRIAL)
+    // The kernel's interfaces do not feed themselves.
+    let kernel = subject.starts_with("linux-") || subject == "ovs-netdev";
+    let generator = match experiment.method().offers() || kernel {
+        true => GENERATOR,
+        false => 0.0,
+    };
+    experiment.method().trials() * (seconds + TRIAL + generator)
 }
 
 /// How much time is left, from what visits were thought to take and what they took.
@@ -1090,15 +1121,29 @@ impl TimeLeft {
         }
     }
 
-    fn visit(&self, experiment: &Experiment, options: &Options, cells: usize) -> f64 {
-        START + cells as f64 * window(experiment, options)
+    fn visit(
+        &self,
+        experiment: &Experiment,
+        options: &Options,
+        subject: &str,
+        cells: usize,
+    ) -> f64 {
+        start(subject) + cells as f64 * window(experiment, options, subject)
     }
 
     fn outside(&self, experiment: &Experiment, options: &Options) -> f64 {
         let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
         match experiment.method() {
             Method::Simulation | Method::Host => 5.0,
-            _ => f64::from(rounds) * PROGRAM,
+            _ => {
+                // Normal and full runs sweep more values, and measure longer.
+                let more = match options.mode {
+                    Mode::Quick => 1.0,
+                    Mode::Normal => 3.0,
+                    Mode::Full => 12.0,
+                };
+                f64::from(rounds) * more * experiment.takes.unwrap_or(PROGRAM)
+            }
         }
     }
 

@@ -4,13 +4,13 @@
 //! factor of two within minutes. Before and after each window a probe of fixed work runs on the
 //! worker's core, while the switch stands still (SIGSTOP; one in the kernel has nothing to do
 //! then). A window between whose ends the speed moved by more than [`STILL`] is repeated, at most
-//! [`REPEATS`] times, and counted.
+//! [`REPEATS`] times (once in quick runs), and counted.
 
 use std::time::Duration;
 
 /// By how much the speed may move from one end of a window to the other.
 pub const STILL: f64 = 0.05;
-/// How often a window is repeated.
+/// How often a window is repeated, at most.
 pub const REPEATS: u32 = 3;
 /// How long a switch that stood still has to get going again.
 const WARM: Duration = Duration::from_millis(100);
@@ -82,12 +82,13 @@ fn signal(process: u32, signal: libc::c_int) {
     unsafe { libc::kill(process as libc::pid_t, signal) };
 }
 
-/// Measures a window between two looks at a core, again while the speed moves. `process` stands
-/// still meanwhile.
+/// Measures a window between two looks at a core, again while the speed moves, at most so often.
+/// `process` stands still during looks.
 pub fn bracketed<T>(
     probe: &mut dyn Probe,
     core: usize,
     process: Option<u32>,
+    repeats: u32,
     mut measure: impl FnMut() -> Result<T, String>,
 ) -> Result<Window<T>, String> {
     let mut look = || {
@@ -105,7 +106,7 @@ pub fn bracketed<T>(
         let found = measure()?;
         let after = look()?;
         let moved = before.distance(&after) > STILL;
-        if !moved || repeated == REPEATS {
+        if !moved || repeated >= repeats {
             return Ok(Window {
                 found,
                 repeated,
@@ -142,7 +143,7 @@ mod tests {
 
     fn measured(speeds: &[f64]) -> Result<(Window<u32>, u32), String> {
         let mut windows = 0;
-        bracketed(&mut Speeds(speeds.to_vec()), 0, None, || {
+        bracketed(&mut Speeds(speeds.to_vec()), 0, None, REPEATS, || {
             windows += 1;
             Ok(windows)
         })
@@ -210,7 +211,9 @@ mod tests {
             .spawn()
             .unwrap();
         let process = child.id();
-        let window = bracketed(&mut Looks(process), 0, Some(process), || Ok(state(process)));
+        let window = bracketed(&mut Looks(process), 0, Some(process), 0, || {
+            Ok(state(process))
+        });
         child.kill().unwrap();
         child.wait().unwrap();
         assert_ne!(window.unwrap().found, 'T');

@@ -492,7 +492,11 @@ fn outcome(report: &Report, rate: &Rate, copies: bool) -> Outcome {
         }),
         duplicates: arrived().map(|a| a.duplicates).sum(),
         reordered: arrived().map(|a| a.reordered).sum(),
-        limited: report.generator.limited.clone(),
+        limited: report
+            .generator
+            .limited
+            .as_ref()
+            .map(|why| format!("the generator: {why}")),
         hindered: None,
     }
 }

@@ -120,6 +120,28 @@ pub fn cell_key(cell: &Cell) -> String {
     words.join("\u{1f}")
 }
 
+/// Texts that differ in numbers only, together: the first of each kind, whether others were unlike
+/// it, and how many there were.
+pub fn alike<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<(&'a str, bool, usize)> {
+    let kind = |text: &str| -> String {
+        let digits = |letter: char| letter.is_ascii_digit() || letter == '.';
+        let parts: Vec<&str> = text.split(digits).filter(|part| !part.is_empty()).collect();
+        parts.join("#")
+    };
+    let mut kinds: Vec<(String, (&str, bool, usize))> = Vec::new();
+    for text in texts {
+        let key = kind(text);
+        match kinds.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, (first, differ, count))) => {
+                *differ |= *first != text;
+                *count += 1;
+            }
+            None => kinds.push((key, (text, false, 1))),
+        }
+    }
+    kinds.into_iter().map(|(_, found)| found).collect()
+}
+
 /// A measure's name for people.
 pub fn title(measure: &Measure) -> String {
     if measure.title.is_empty() {

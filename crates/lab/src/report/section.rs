@@ -34,7 +34,7 @@ impl Page<'_> {
                 @if !experiment.findings.is_empty() {
                     h4 { "Findings" }
                     ul class="findings" {
-                        @for finding in &experiment.findings { li { (found(finding)) } }
+                        @for finding in &experiment.findings { li { (found(finding, &experiment.id)) } }
                     }
                 }
                 (self.changed(number))

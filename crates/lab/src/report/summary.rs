@@ -4,6 +4,7 @@ use super::compare::{Change, Way};
 use super::plot::data::{Chart, Dimension, Lines, Look, Point, Series};
 use super::table::numeric;
 use super::{Page, cells, number, outcome, plot};
+use crate::advice;
 use crate::findings;
 use crate::results::{Cell, Figure, Finding, Results, State};
 use maud::{Markup, html};
@@ -315,7 +316,7 @@ impl Page<'_> {
         let failed = of(&|state| matches!(state, State::Failed(_)));
         let interrupted = of(&|state| *state == State::Interrupted);
         let done = experiments.len() - failed.len() - interrupted.len();
-        let (held, not) = findings::count(experiments);
+        let (held, not, open) = findings::count(experiments);
         let listed = |numbers: &[usize]| {
             html! { @for (place, n) in numbers.iter().enumerate() { @if place > 0 { ", " } (self.link(*n)) } }
         };
@@ -332,10 +333,11 @@ impl Page<'_> {
                         ", " span class="bad" { (failed.len()) " failed" } " (" (listed(&failed)) ")"
                     }
                 }
-                @if held + not > 0 {
+                @if held + not + open > 0 {
                     li {
                         (number::counted(held, "expectation", "expectations")) " held, "
                         @if not > 0 { a href="#findings" { (not) " did not" } } @else { "none failed" }
+                        @if open > 0 { ", " (open) " cannot be told" }
                     }
                 }
                 @if made.repeated > 0 {
@@ -480,7 +482,7 @@ impl Page<'_> {
             html! {
                 ul class="findings" {
                     @for (number, finding) in findings {
-                        li { (self.link(*number)) " " (found(finding)) }
+                        li { (self.link(*number)) " " (found(finding, &self.results.experiments[*number].id)) }
                     }
                 }
             }
@@ -705,10 +707,10 @@ pub fn drawn(chart: &Chart) -> Markup {
     }
 }
 
-/// A finding with its outcome and what is behind it.
-pub fn found(finding: &Finding) -> Markup {
+/// A finding of an experiment with its outcome and what is behind it.
+pub fn found(finding: &Finding, experiment: &str) -> Markup {
     html! {
-        (outcome(finding)) " " (finding.text)
+        (outcome(finding, experiment == advice::ID)) " " (finding.text)
         @if !finding.because.is_empty() { " " span class="because" { (finding.because) } }
     }
 }

@@ -211,16 +211,15 @@ impl Page<'_> {
 
     /// Cells that something else than the switch limited.
     pub(super) fn limited(&self, experiment: &Experiment) -> Markup {
-        let mut limits: BTreeMap<&str, usize> = BTreeMap::new();
-        for cell in &experiment.cells {
-            if let Some(limit) = &cell.limited_by {
-                *limits.entry(limit).or_default() += 1;
-            }
-        }
+        let limits = experiment
+            .cells
+            .iter()
+            .filter_map(|c| c.limited_by.as_deref());
         html! {
-            @for (limit, count) in limits {
+            @for (limit, differ, count) in cells::alike(limits) {
                 p class="note" {
                     "† " (number::counted(count, "cell is", "cells are")) " limited by " (limit)
+                    @if differ { " (in one of them)" }
                     ", not by the switch: the switch might do better."
                 }
             }

@@ -151,7 +151,7 @@ fn whole(results: &Results, names: &Names) -> Vec<String> {
             ended.push(format!("{count} {words}"));
         }
     }
-    let (held, not) = findings::count(experiments);
+    let (held, not, _) = findings::count(experiments);
     let mut lines = vec![format!(
         "{} in {}; expectations: {held} held, {not} did not",
         ended.join(", "),

@@ -2,10 +2,10 @@
 //! places.
 
 use super::scale::{drawable, range};
-use crate::report::cells::{self, Names};
+use crate::report::cells::{self, Names, alike};
 use crate::report::number;
 use crate::results::{Cell, Experiment, Figure, Measure, Plot, Value};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// More lines than these cannot be told apart.
 pub const MOST_SERIES: usize = 12;
@@ -225,13 +225,13 @@ pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Char
             number::counted(hidden, "figure is left out", "figures are left out")
         ));
     }
-    let limits: BTreeSet<&str> = cells
+    let limits = cells
         .iter()
         .filter(|cell| shown.iter().any(|measure| figure(cell, measure).is_some()))
-        .filter_map(|cell| cell.limited_by.as_deref())
-        .collect();
-    for limit in limits {
-        notes.push(format!("†: limited by {limit}, not by the switch."));
+        .filter_map(|cell| cell.limited_by.as_deref());
+    for (limit, differ, _) in alike(limits) {
+        let one = if differ { " (in one of them)" } else { "" };
+        notes.push(format!("†: limited by {limit}{one}, not by the switch."));
     }
     let title = match plot.title.as_str() {
         "" => titles.join(", "),
