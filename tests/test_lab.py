@@ -335,3 +335,26 @@ def windows_of_one_start_are_one_run(lab):
     figures = json.loads(run(["/usr/bin/python3", "-c", code], cwd=bench).stdout)
     equal(figures["rate"], 10, "the median")
     check(26 < figures["within"] < 27, figures)
+
+
+@test(timeout=240, hugepages=1)
+def rules_change_while_packets_pass(lab):
+    """Packets obey each change, of Sluice and of Open vSwitch, and statistics come meanwhile."""
+    user = User(lab)
+    user.run(
+        *("run", "E3", "--quick", "--rounds", "1", "--seconds", "0.3", "--output", user.output),
+        *("--sluiced", user.daemon),
+    )
+    experiments = {one["id"]: one for one in user.results()["experiments"]}
+    cells = experiments["E3"]["cells"]
+    equal(len(cells), 4, "cells")
+    for cell in cells:
+        if cell["subject"] != "sluice" and "not installed" in (cell["missing"] or ""):
+            continue
+        figures = {name: figure["median"] for name, figure in cell["figures"].items()}
+        check(figures.get("changes", 0) >= 3, cell)
+        for name in ("setup", "barrier", "statistics"):
+            check(name in figures, name, "is missing in", cell)
+        check(0 < figures["setup"] <= figures["setup_p99"], figures)
+        check(0 < figures["statistics"], figures)
+    equal(left_behind(), [], "left behind")

@@ -66,6 +66,7 @@ const EMBEDDED: &[(&str, &str)] = &[
     embed!("d13.yaml"),
     embed!("e1.yaml"),
     embed!("e2.yaml"),
+    embed!("e3.yaml"),
 ];
 
 /// Most cells of one experiment.

@@ -16,6 +16,7 @@ pub mod soak;
 pub mod throughput;
 pub mod tst009;
 
+use crate::changes::Changes;
 use std::collections::BTreeMap;
 
 /// Offers load to a device under test.
@@ -30,10 +31,8 @@ pub trait Trial {
         Err("this generator sends no bursts".into())
     }
 
-    /// Changes rules while packets pass, as often as `seconds` allow; returns for each change the
-    /// seconds from sending the change to the first packet that obeys, and from the answer to the
-    /// barrier to it (negative: it obeyed before the answer).
-    fn changes(&mut self, _seconds: f64) -> Result<Vec<(f64, f64)>, String> {
+    /// Changes rules while packets pass, as often as `seconds` allow.
+    fn changes(&mut self, _seconds: f64) -> Result<Changes, String> {
         Err("rules cannot be changed here while packets pass".into())
     }
 }
@@ -278,7 +277,15 @@ impl Method {
             Method::Recovery => &["recovery", "lost"],
             Method::MlrSearch => &["ndr", "pdr", "ndr_low", "pdr_low", "trials", "searched"],
             Method::Soak => &["rate", "least", "loss", "worst_loss", "p99", "max", "drift"],
-            Method::FlowSetup => &["setup", "setup_p99", "barrier", "barrier_p99", "changes"],
+            Method::FlowSetup => &[
+                "setup",
+                "setup_p99",
+                "barrier",
+                "barrier_p99",
+                "statistics",
+                "statistics_p99",
+                "changes",
+            ],
             Method::Program | Method::Simulation | Method::Host => &[],
         }
     }
@@ -345,7 +352,7 @@ impl Trial for Counted<'_> {
         self.trial.burst(frames, repeats)
     }
 
-    fn changes(&mut self, seconds: f64) -> Result<Vec<(f64, f64)>, String> {
+    fn changes(&mut self, seconds: f64) -> Result<Changes, String> {
         self.count += 1;
         self.trial.changes(seconds)
     }

@@ -36,6 +36,11 @@ pub trait Running {
     /// Gives it another job with the same ports.
     fn apply(&mut self, job: &Job) -> Result<(), Error>;
 
+    /// The socket at which it takes OpenFlow, if it does.
+    fn control(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// The process that forwards; absent where it is the kernel.
     fn process(&self) -> Option<u32>;
 

@@ -1,6 +1,7 @@
 //! What a cell's settings ask of a switch and of the generator, and trials with both.
 
 use crate::Error;
+use crate::changes::{self, Changes, Wires};
 use crate::frames;
 use crate::generator::Generate;
 use crate::guests::Guest;
@@ -501,7 +502,47 @@ fn outcome(report: &Report, rate: &Rate, copies: bool) -> Outcome {
     }
 }
 
+impl Live<'_> {
+    /// Where rules can change while packets pass: from an interface to two others.
+    fn wires(&self) -> Result<Wires, String> {
+        let ends = self.running.ends();
+        let interface = |index: usize| match ends.get(index) {
+            Some(End::Interface { namespace, name }) => Ok((namespace.clone(), name.clone())),
+            _ => Err("rules are changed between kernel interfaces only (ports: veth)".to_string()),
+        };
+        let &[one, other] = &self.setup.sinks[..] else {
+            return Err("flow-setup needs two outputs (job: copies, outputs: 2)".into());
+        };
+        let (namespace, source) = interface(self.setup.sources[0])?;
+        let (sinks, same) =
+            [one, other]
+                .iter()
+                .try_fold((Vec::new(), true), |(mut names, same), index| {
+                    let (place, name) = interface(*index)?;
+                    names.push(name);
+                    Ok::<_, String>((names, same && place == namespace))
+                })?;
+        match (<[String; 2]>::try_from(sinks), same) {
+            (Ok(sinks), true) => Ok(Wires {
+                namespace,
+                source,
+                sinks,
+            }),
+            _ => Err("the switch's ports end in different namespaces".into()),
+        }
+    }
+}
+
 impl Trial for Live<'_> {
+    fn changes(&mut self, seconds: f64) -> Result<Changes, String> {
+        let wires = self.wires()?;
+        let Some(socket) = self.running.control() else {
+            return Err("it takes no OpenFlow here".into());
+        };
+        let beside = self.settings.rules.unwrap_or(0);
+        changes::measure(&socket, &wires, beside, self.setup.core, seconds, self.stop)
+    }
+
     fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, String> {
         // The load is that of all sources together.
         let sources = self.setup.sources.len() as f64;

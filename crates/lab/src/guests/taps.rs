@@ -1,7 +1,7 @@
 //! Guests behind TAPs: a thread that reads their files and writes to others.
 
 use super::{At, Handled};
-use crate::place::run;
+use crate::place::{pin, run};
 use crate::subject::{End, Error};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -197,16 +197,4 @@ fn open_in(namespace: &File, name: &str) -> io::Result<File> {
         return Err(io::Error::last_os_error());
     }
     Ok(file)
-}
-
-/// Has this thread run on a core only. Where that is not allowed it runs anywhere.
-fn pin(core: usize) {
-    // SAFETY: the set is plain data that lives until the call returns.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if core < libc::CPU_SETSIZE as usize {
-            libc::CPU_SET(core, &mut set);
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-        }
-    }
 }

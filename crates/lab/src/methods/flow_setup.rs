@@ -5,25 +5,30 @@ use super::{Found, Limits, Trial};
 use crate::statistics::median;
 
 /// Measures `setup` and `barrier` (us, medians over the changes; negative: packets obeyed before
-/// the answer), `setup_p99` and `barrier_p99` (us) and `changes` (how many).
+/// the answer), `setup_p99` and `barrier_p99` (us), `statistics` and `statistics_p99` (us, of an
+/// answer with the statistics of all rules) and `changes` (how many).
 pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
-    let changes = trial.changes(limits.seconds)?;
-    if changes.is_empty() {
+    let found = trial.changes(limits.seconds)?;
+    if found.times.is_empty() {
         return Err("no change of a rule was seen".into());
     }
+    let of = |time: fn(&(f64, f64)) -> f64| found.times.iter().map(time).collect::<Vec<f64>>();
+    let all = [
+        ("setup", of(|times| times.0)),
+        ("barrier", of(|times| times.1)),
+        ("statistics", found.statistics.clone()),
+    ];
+    let changes = found.times.len();
     let mut found = Found::default();
-    found.set("changes", changes.len() as f64);
-    for (name, mut times) in [
-        (
-            "setup",
-            changes.iter().map(|c| c.0 * 1e6).collect::<Vec<_>>(),
-        ),
-        ("barrier", changes.iter().map(|c| c.1 * 1e6).collect()),
-    ] {
-        found.set(name, median(&times));
+    found.set("changes", changes as f64);
+    for (name, mut times) in all {
+        if times.is_empty() {
+            continue;
+        }
+        found.set(name, 1e6 * median(&times));
         times.sort_by(f64::total_cmp);
         let at = ((times.len() as f64 * 0.99).ceil() as usize).clamp(1, times.len());
-        found.set(&format!("{name}_p99"), times[at - 1]);
+        found.set(&format!("{name}_p99"), 1e6 * times[at - 1]);
     }
     Ok(found)
 }
@@ -31,16 +36,17 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::Changes;
     use crate::methods::{Outcome, limits};
 
-    struct Changes(Vec<(f64, f64)>);
+    struct Changing(Changes);
 
-    impl Trial for Changes {
+    impl Trial for Changing {
         fn run(&mut self, _: Option<f64>, _: f64) -> Result<Outcome, String> {
             unreachable!()
         }
 
-        fn changes(&mut self, _: f64) -> Result<Vec<(f64, f64)>, String> {
+        fn changes(&mut self, _: f64) -> Result<Changes, String> {
             Ok(self.0.clone())
         }
     }
@@ -49,11 +55,17 @@ mod tests {
     fn medians_and_tails_of_changes() {
         let mut changes: Vec<_> = (1..=99).map(|n| (f64::from(n) * 1e-6, -1e-6)).collect();
         changes.push((1.0, 2e-3));
-        let found = measure(&mut Changes(changes), &limits()).unwrap().figures;
+        let mut trial = Changing(Changes {
+            times: changes,
+            statistics: vec![1e-3, 3e-3, 2e-3],
+        });
+        let found = measure(&mut trial, &limits()).unwrap().figures;
+        assert!((found["statistics"] - 2000.0).abs() < 1e-6);
+        assert!((found["statistics_p99"] - 3000.0).abs() < 1e-6);
         assert!((found["setup"] - 50.5).abs() < 1e-6);
         assert!((found["setup_p99"] - 99.0).abs() < 1e-6);
         assert!((found["barrier"] + 1.0).abs() < 1e-6);
         assert_eq!(found["changes"], 100.0);
-        assert!(measure(&mut Changes(Vec::new()), &limits()).is_err());
+        assert!(measure(&mut Changing(Changes::default()), &limits()).is_err());
     }
 }

@@ -503,6 +503,10 @@ impl Running for Run {
         Ok(())
     }
 
+    fn control(&self) -> Option<std::path::PathBuf> {
+        Some(self.management().into())
+    }
+
     fn process(&self) -> Option<u32> {
         self.daemon.as_ref().map(Program::id)
     }

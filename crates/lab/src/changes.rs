@@ -1,0 +1,577 @@
+//! Rules that change while packets pass: the time from a change, and from the answer to its
+//! barrier, to the first packet that obeys; and how long a switch takes to tell its statistics
+//! meanwhile.
+//!
+//! Frames are sent at one interface all the time, [`GAP`] apart. A rule sends them to one of two
+//! others, and is changed to send them to the other one, again and again. The kernel stamps what
+//! arrives, so the times include a packet's way through the switch, and are exact to the gap.
+//! OpenFlow 1.0, which every daemon speaks, by the bridge's own socket.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Time between frames.
+pub const GAP: Duration = Duration::from_micros(20);
+/// How long a rule stays as it is before the next change.
+const SETTLED: Duration = Duration::from_millis(3);
+/// How long a change, a barrier or statistics may take.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Rules that are added before the next barrier.
+const AT_A_TIME: u32 = 500;
+/// The most frames that are taken from an interface before others have their turn.
+const BURST: usize = 256;
+
+const HELLO: u8 = 0;
+const ERROR: u8 = 1;
+const ECHO_REQUEST: u8 = 2;
+const ECHO_REPLY: u8 = 3;
+const FLOW_MOD: u8 = 14;
+const STATS_REQUEST: u8 = 16;
+const STATS_REPLY: u8 = 17;
+const BARRIER_REQUEST: u8 = 18;
+const BARRIER_REPLY: u8 = 19;
+const ADD: u16 = 0;
+const DELETE: u16 = 3;
+/// All wildcards; those of the ingress port, the destination and the type.
+const ANY: u32 = (1 << 22) - 1;
+const IN_PORT: u32 = 1;
+const DL_DST: u32 = 1 << 3;
+const DL_TYPE: u32 = 1 << 4;
+/// Types of frames: those that pass, and those that no one sends, of the rules beside.
+const PASSING: u16 = 0x88b5;
+const BESIDE: u16 = 0x88b6;
+/// Gives the time at which the last frame read from a socket came, a `timespec`.
+const SIOCGSTAMPNS: libc::c_ulong = 0x8907;
+
+/// Where packets pass: interfaces in a namespace, as `ip netns` names it. The switch's ports behind
+/// them are numbered from 1, the source first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wires {
+    /// The namespace.
+    pub namespace: String,
+    /// Frames are sent here.
+    pub source: String,
+    /// They come out at one of these.
+    pub sinks: [String; 2],
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// For each change the seconds from sending it to the first packet that obeyed, and from the
+    /// answer to the barrier to it (negative: it obeyed before the answer).
+    pub times: Vec<(f64, f64)>,
+    /// Seconds from asking for the statistics of all rules to the end of the answer.
+    pub statistics: Vec<f64>,
+}
+
+/// Changes a rule again and again for so many seconds, with so many other rules beside it, from a
+/// core. Leaves the switch's other rules as they are.
+pub fn measure(
+    socket: &Path,
+    wires: &Wires,
+    beside: u32,
+    core: usize,
+    seconds: f64,
+    stop: &dyn Fn() -> bool,
+) -> Result<Changes, String> {
+    let failed = |what: &str, error: io::Error| format!("{what}: {error}");
+    let path = Path::new("/run/netns").join(&wires.namespace);
+    let there = File::open(&path).map_err(|error| failed(&path.display().to_string(), error))?;
+    let names = [&wires.source, &wires.sinks[0], &wires.sinks[1]];
+    // A thread of its own has its own namespace and core.
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let ended = &ended;
+        scope.spawn(move || {
+            let work = || {
+                crate::place::pin(core);
+                // SAFETY: no pointers; the descriptor is open as long as the file is borrowed.
+                if unsafe { libc::setns(there.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
+                    return Err(failed("the namespace", io::Error::last_os_error()));
+                }
+                let sockets = names.map(|name| packets(name).map_err(|e| failed(name, e)));
+                let [source, one, other] = sockets;
+                let session = Session::open(socket);
+                let mut session = session.map_err(|e| failed("OpenFlow", e))?;
+                let (source, sinks) = (source?, [one?, other?]);
+                let found = session.fill(beside).and_then(|()| {
+                    let stop = || ended.load(std::sync::atomic::Ordering::Relaxed);
+                    session.change(&source, &sinks, seconds, &stop)
+                });
+                let emptied = session.empty();
+                found.and_then(|found| emptied.map(|()| found))
+            };
+            let _ = sender.send(work());
+        });
+        loop {
+            match receiver.recv_timeout(Duration::from_millis(50)) {
+                Ok(found) => return found,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    ended.store(stop(), std::sync::atomic::Ordering::Relaxed);
+                }
+                Err(_) => return Err("the thread that changes rules has panicked".into()),
+            }
+        }
+    })
+}
+
+/// A socket for all frames of an interface of this thread's namespace. Reading does not wait.
+fn packets(name: &str) -> io::Result<OwnedFd> {
+    let text = std::ffi::CString::new(name)?;
+    // SAFETY: the text ends with a zero and lives until the call returns.
+    let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let protocol = PASSING.to_be();
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let socket = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol)) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: the address is plain data, of which all zeros is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol;
+    address.sll_ifindex = index as i32;
+    // SAFETY: the address has this size and lives until the call returns.
+    let bound = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as u32,
+        )
+    };
+    if bound != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Stamps begin with the first question for one.
+    let _ = stamp(socket.as_raw_fd());
+    Ok(socket)
+}
+
+/// When the last frame came that was read from a socket, seconds since 1970; now where it is not
+/// known.
+fn stamp(socket: RawFd) -> f64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the request takes a timespec, which lives until the call returns.
+    match unsafe { libc::ioctl(socket, SIOCGSTAMPNS, &raw mut time) } {
+        0 => time.tv_sec as f64 + time.tv_nsec as f64 / 1e9,
+        _ => now(),
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// A frame that passes, without its check sequence.
+fn frame() -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 0x0b]);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x0a]);
+    frame[12..14].copy_from_slice(&PASSING.to_be_bytes());
+    frame
+}
+
+/// Takes what has come at a socket; says when the first of it came.
+fn drain(socket: &OwnedFd) -> Option<f64> {
+    let mut first = None;
+    let mut bytes = [0_u8; 128];
+    for _ in 0..BURST {
+        // SAFETY: the buffer has so many bytes and lives until the call returns.
+        let got = unsafe {
+            libc::recv(
+                socket.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                0,
+            )
+        };
+        if got <= 0 {
+            break;
+        }
+        first.get_or_insert_with(|| stamp(socket.as_raw_fd()));
+    }
+    first
+}
+
+/// What is being waited for.
+enum Phase {
+    /// The next change.
+    Settled(Instant),
+    /// A packet that obeys, and the barrier's answer.
+    Changed {
+        began: Instant,
+        sent: f64,
+        answered: Option<f64>,
+        obeyed: Option<f64>,
+    },
+    /// Statistics.
+    Asked(Instant),
+}
+
+/// A connection to a bridge.
+struct Session {
+    stream: UnixStream,
+    input: Vec<u8>,
+    /// Of the last message that wants an answer.
+    id: u32,
+}
+
+/// A message's kind, ID and body.
+type Message = (u8, u32, Vec<u8>);
+
+impl Session {
+    fn open(socket: &Path) -> io::Result<Session> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        stream.write_all(&message(HELLO, 0, &[]))?;
+        stream.set_nonblocking(true)?;
+        Ok(Session {
+            stream,
+            input: Vec::new(),
+            id: 0,
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let end = Instant::now() + LIMIT;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                Err(error) => return Err(format!("OpenFlow: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages that have come, other than echo requests. An error that the switch sends is one.
+    fn read(&mut self) -> Result<Vec<Message>, String> {
+        let mut part = [0; 65536];
+        loop {
+            match self.stream.read(&mut part) {
+                Ok(0) => return Err("the switch has closed its OpenFlow connection".into()),
+                Ok(count) => self.input.extend_from_slice(&part[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(format!("OpenFlow: {error}")),
+            }
+        }
+        let (mut messages, mut at) = (Vec::new(), 0);
+        while let Some(head) = self.input.get(at..at + 8) {
+            let length = usize::from(u16::from_be_bytes([head[2], head[3]])).max(8);
+            let id = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+            let kind = head[1];
+            let Some(body) = self.input.get(at + 8..at + length) else {
+                break;
+            };
+            messages.push((kind, id, body.to_vec()));
+            at += length;
+        }
+        self.input.drain(..at);
+        for (kind, id, body) in &messages {
+            match *kind {
+                ECHO_REQUEST => self.write(&message(ECHO_REPLY, *id, body))?,
+                ERROR => {
+                    let code = body.get(..4).unwrap_or_default();
+                    return Err(format!(
+                        "the switch refused a message: type and code {code:?}"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Sends this and a barrier; waits for the answer.
+    fn finish(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.id += 1;
+        let id = self.id;
+        self.write(&[bytes, &message(BARRIER_REQUEST, id, &[])].concat())?;
+        let end = Instant::now() + LIMIT;
+        while !self
+            .read()?
+            .iter()
+            .any(|m| (m.0, m.1) == (BARRIER_REPLY, id))
+        {
+            if Instant::now() > end {
+                return Err(format!(
+                    "no answer to a barrier within {} s",
+                    LIMIT.as_secs()
+                ));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// Adds rules that no frame meets.
+    fn fill(&mut self, count: u32) -> Result<(), String> {
+        let mut bytes = Vec::new();
+        for number in 0..count {
+            let address = (0x0200_0100_0000 + u64::from(number)).to_be_bytes();
+            let matched = matching(0, &address[2..], BESIDE);
+            bytes.extend(rule(ADD, &matched, 1, Some(2)));
+            if (number + 1) % AT_A_TIME == 0 || number + 1 == count {
+                self.finish(&bytes)?;
+                bytes.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all rules that were added here.
+    fn empty(&mut self) -> Result<(), String> {
+        let kinds = [PASSING, BESIDE].map(|kind| {
+            let matched = matching(0, &[], kind);
+            rule(DELETE, &matched, 0, None)
+        });
+        self.finish(&kinds.concat())
+    }
+
+    fn change(
+        &mut self,
+        source: &OwnedFd,
+        sinks: &[OwnedFd; 2],
+        seconds: f64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Changes, String> {
+        let mut found = Changes::default();
+        let to = |sink: usize| {
+            let matched = matching(1, &[], PASSING);
+            rule(ADD, &matched, u16::MAX, Some(sink as u16 + 2))
+        };
+        let mut target = 0;
+        self.finish(&to(target))?;
+        let began = Instant::now();
+        let mut due = began;
+        let mut phase = Phase::Settled(began + SETTLED);
+        let frame = frame();
+        loop {
+            let at = Instant::now();
+            if at >= due {
+                // What the interface does not take is not sent again.
+                // SAFETY: the frame has so many bytes and lives until the call returns.
+                unsafe {
+                    libc::send(source.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0);
+                }
+                due = at + GAP;
+            }
+            wait(
+                &[
+                    self.stream.as_raw_fd(),
+                    sinks[0].as_raw_fd(),
+                    sinks[1].as_raw_fd(),
+                ],
+                due.saturating_duration_since(Instant::now()),
+            );
+            let came = [drain(&sinks[0]), drain(&sinks[1])];
+            let messages = self.read()?;
+            let heard = now();
+            let answers = |kind| messages.iter().filter(move |message| message.0 == kind);
+            let at = Instant::now();
+            let (since, what) = match &mut phase {
+                Phase::Settled(until) => {
+                    if stop() {
+                        return Err("the run was ended".into());
+                    }
+                    if began.elapsed().as_secs_f64() >= seconds && !found.times.is_empty() {
+                        return Ok(found);
+                    }
+                    if at >= *until {
+                        target = 1 - target;
+                        self.id += 1;
+                        let barrier = message(BARRIER_REQUEST, self.id, &[]);
+                        let sent = now();
+                        self.write(&[to(target), barrier].concat())?;
+                        phase = Phase::Changed {
+                            began: at,
+                            sent,
+                            answered: None,
+                            obeyed: None,
+                        };
+                    }
+                    continue;
+                }
+                Phase::Changed {
+                    began,
+                    sent,
+                    answered,
+                    obeyed,
+                } => {
+                    let id = self.id;
+                    if answers(BARRIER_REPLY).any(|message| message.1 == id) {
+                        *answered = Some(heard);
+                    }
+                    *obeyed = obeyed.or(came[target].filter(|came| *came >= *sent));
+                    if let (Some(answered), Some(obeyed)) = (*answered, *obeyed) {
+                        found.times.push((obeyed - *sent, obeyed - answered));
+                        self.id += 1;
+                        self.write(&statistics(self.id))?;
+                        phase = Phase::Asked(Instant::now());
+                        continue;
+                    }
+                    let what = match answered {
+                        None => "the answer to a barrier",
+                        Some(_) => "a packet that obeys the changed rule",
+                    };
+                    (*began, what)
+                }
+                Phase::Asked(since) => {
+                    // The last part says that there is no more.
+                    let last = |body: &[u8]| body.get(3).is_some_and(|flags| flags & 1 == 0);
+                    if answers(STATS_REPLY).any(|(_, _, body)| last(body)) {
+                        found.statistics.push(since.elapsed().as_secs_f64());
+                        phase = Phase::Settled(Instant::now() + SETTLED);
+                        continue;
+                    }
+                    (*since, "statistics")
+                }
+            };
+            if since.elapsed() > LIMIT {
+                return Err(format!("waited {} s in vain for {what}", LIMIT.as_secs()));
+            }
+        }
+    }
+}
+
+/// Waits until there is something to read, or for so long.
+fn wait(descriptors: &[RawFd; 3], limit: Duration) {
+    let mut polls = descriptors.map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let limit = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // SAFETY: the array has three entries; it and the time live until the call returns.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), 3, &raw const limit, std::ptr::null()) };
+}
+
+fn message(kind: u8, id: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![1, kind];
+    bytes.extend((8 + body.len() as u16).to_be_bytes());
+    bytes.extend(id.to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// A match of OpenFlow 1.0: by the type, the ingress port unless that is 0, and the destination if
+/// it is not empty.
+fn matching(port: u16, destination: &[u8], kind: u16) -> [u8; 40] {
+    let mut wildcards = ANY & !DL_TYPE;
+    if port != 0 {
+        wildcards &= !IN_PORT;
+    }
+    if !destination.is_empty() {
+        wildcards &= !DL_DST;
+    }
+    let mut bytes = [0; 40];
+    bytes[..4].copy_from_slice(&wildcards.to_be_bytes());
+    bytes[4..6].copy_from_slice(&port.to_be_bytes());
+    bytes[12..12 + destination.len()].copy_from_slice(destination);
+    bytes[22..24].copy_from_slice(&kind.to_be_bytes());
+    bytes
+}
+
+/// A change of a rule: with a port to send to where it is one to be added.
+fn rule(command: u16, matched: &[u8; 40], priority: u16, to: Option<u16>) -> Vec<u8> {
+    let mut body = matched.to_vec();
+    body.extend([0; 8]);
+    body.extend(command.to_be_bytes());
+    body.extend([0; 4]);
+    body.extend(priority.to_be_bytes());
+    body.extend(u32::MAX.to_be_bytes());
+    // Of any output.
+    body.extend(u16::MAX.to_be_bytes());
+    body.extend([0; 2]);
+    if let Some(port) = to {
+        body.extend([0, 0, 0, 8]);
+        body.extend(port.to_be_bytes());
+        body.extend([0; 2]);
+    }
+    message(FLOW_MOD, 0, &body)
+}
+
+/// Asks for the statistics of all rules of all tables.
+fn statistics(id: u32) -> Vec<u8> {
+    let mut body = vec![0, 1, 0, 0];
+    body.extend(ANY.to_be_bytes());
+    body.extend([0; 36]);
+    // All tables, any output.
+    body.extend([0xff, 0]);
+    body.extend(u16::MAX.to_be_bytes());
+    message(STATS_REQUEST, id, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the specification of OpenFlow 1.0.0 has them.
+    #[test]
+    fn messages_have_their_layout() {
+        let matched = matching(1, &[2, 0, 1, 0, 0, 7], PASSING);
+        assert_eq!(
+            u32::from_be_bytes(matched[..4].try_into().unwrap()),
+            0x003f_ffe6
+        );
+        assert_eq!(
+            (&matched[4..6], &matched[22..24]),
+            (&[0, 1][..], &[0x88, 0xb5][..])
+        );
+        assert_eq!(matched[12..18], [2, 0, 1, 0, 0, 7]);
+        let add = rule(ADD, &matched, 9, Some(2));
+        assert_eq!((add.len(), add[1], add[3]), (80, 14, 80));
+        assert_eq!(add[56..58], [0, 0]);
+        assert_eq!(add[62..64], [0, 9]);
+        assert_eq!(add[72..], [0, 0, 0, 8, 0, 2, 0, 0]);
+        assert_eq!(rule(DELETE, &matched, 0, None).len(), 72);
+        assert_eq!(statistics(5).len(), 56);
+    }
+
+    #[test]
+    fn what_a_switch_refuses_is_an_error() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut session = Session {
+            stream: ours,
+            input: Vec::new(),
+            id: 0,
+        };
+        // In parts, with an echo request before.
+        let echo = message(ECHO_REQUEST, 4, b"there?");
+        theirs.write_all(&echo[..9]).unwrap();
+        assert_eq!(session.read().unwrap(), []);
+        theirs.write_all(&echo[9..]).unwrap();
+        assert_eq!(session.read().unwrap().len(), 1);
+        let mut reply = [0; 14];
+        theirs.read_exact(&mut reply).unwrap();
+        assert_eq!((reply[1], &reply[8..]), (ECHO_REPLY, &b"there?"[..]));
+        theirs.write_all(&message(ERROR, 0, &[0, 3, 0, 1])).unwrap();
+        assert!(session.read().unwrap_err().contains("[0, 3, 0, 1]"));
+        drop(theirs);
+        assert!(session.read().unwrap_err().contains("closed"));
+    }
+}
