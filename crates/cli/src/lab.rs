@@ -140,7 +140,7 @@ pub fn run(options: &LabOptions) -> Result<()> {
                 Results::read(&options.before)?,
                 Results::read(&options.now)?,
             );
-            let comparison = compare(&before, &now);
+            let comparison = compare(&now, &before);
             out!("{}", comparison.text());
             if comparison.count(lab::compare::Way::Worse) > 0 {
                 std::process::exit(2);

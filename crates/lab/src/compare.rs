@@ -1,148 +1,231 @@
-//! What changed between two runs beyond noise.
+//! What changed between two runs beyond noise: figures whose intervals have nothing in common.
 
 use crate::findings::round;
+use crate::report::cells;
 use crate::results::{Cell, Experiment, Figure, Results, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-/// A figure that is in both runs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    /// The experiment.
-    pub experiment: String,
-    /// Which switch.
-    pub subject: String,
-    /// Where in the sweep.
-    pub at: BTreeMap<String, Value>,
-    /// The measure.
-    pub measure: String,
-    /// Its unit.
-    pub unit: String,
-    /// Before.
-    pub before: Figure,
-    /// Now.
-    pub now: Figure,
-    /// Which way it went.
-    pub way: Way,
-}
-
-/// Which way a figure went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which way a figure changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// The intervals overlap: it may be noise.
-    Same,
-    /// It is better.
+    /// For the better.
     Better,
-    /// It is worse.
+    /// For the worse.
     Worse,
-    /// It is different, and neither is better.
+    /// Neither is better.
     Other,
 }
 
-/// What two runs have in common, and not.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Comparison {
-    /// Figures that are in both.
-    pub changes: Vec<Change>,
-    /// Figures that only the first has, in words.
-    pub only_before: Vec<String>,
-    /// Figures that only the second has, in words.
-    pub only_now: Vec<String>,
-    /// Why figures may not be comparable: other machines, other modes.
-    pub cautions: Vec<String>,
+/// A figure that changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Number of its experiment in the later run.
+    pub experiment: usize,
+    /// The experiment's ID.
+    pub id: String,
+    /// The subject's ID.
+    pub subject: String,
+    /// Where in the sweep.
+    pub at: BTreeMap<String, Value>,
+    /// The same, in words.
+    pub place: String,
+    /// The measure's name.
+    pub name: String,
+    /// Its title.
+    pub measure: String,
+    /// Its unit.
+    pub unit: String,
+    /// The earlier figure.
+    pub before: Figure,
+    /// The later one.
+    pub after: Figure,
+    /// Which way.
+    pub way: Way,
 }
 
-/// Compares two runs. Two figures differ if their intervals are disjoint; a single run's interval
-/// is itself, so those of single runs are never said to differ.
-pub fn compare(before: &Results, now: &Results) -> Comparison {
-    let mut comparison = Comparison {
-        cautions: cautions(before, now),
-        ..Comparison::default()
-    };
-    let find = |results: &'_ Results, id: &str| {
-        results
-            .experiments
-            .iter()
-            .find(|e| e.id == id)
-            .cloned()
-            .unwrap_or_default()
-    };
-    let mut ids: Vec<&String> = now.experiments.iter().map(|e| &e.id).collect();
-    ids.extend(
-        before
-            .experiments
-            .iter()
-            .map(|e| &e.id)
-            .filter(|id| !now.experiments.iter().any(|e| e.id == **id)),
-    );
-    for id in ids {
-        let (old, new) = (find(before, id), find(now, id));
-        for (cell, measure, figure) in figures(&new) {
-            match lookup(&old, cell, measure) {
-                Some(earlier) => comparison
-                    .changes
-                    .push(change(&new, cell, measure, earlier, figure)),
-                None => comparison.only_now.push(words(id, cell, measure)),
-            }
-        }
-        for (cell, measure, _) in figures(&old) {
-            if lookup(&new, cell, measure).is_none() {
-                comparison.only_before.push(words(id, cell, measure));
-            }
+impl Change {
+    /// The change as a share of the earlier figure.
+    pub fn share(&self) -> f64 {
+        (self.after.median - self.before.median) / self.before.median.abs()
+    }
+
+    /// How much it is, for the order of changes: a ratio above 1.
+    fn size(&self) -> f64 {
+        let ratio = self.after.median / self.before.median;
+        match ratio.is_finite() && ratio > 0.0 {
+            true => ratio.max(1.0 / ratio),
+            false => f64::MAX,
         }
     }
+}
+
+/// Two runs compared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// What changed: for the worse first, then the greatest changes.
+    pub changes: Vec<Change>,
+    /// Figures that may be the same.
+    pub same: usize,
+    /// Figures of which one has no interval, so that nothing can be said.
+    pub unknown: usize,
+    /// Figures that only the earlier run has, in words.
+    pub only_before: Vec<String>,
+    /// Figures that only the later run has, in words.
+    pub only_now: Vec<String>,
+    /// What differs besides figures, a sentence each: why they may not be comparable.
+    pub remarks: Vec<String>,
+}
+
+/// Compares a run with an earlier one. Two figures differ if their intervals are disjoint; a single
+/// window has none, so nothing is said of it.
+pub fn compare(later: &Results, earlier: &Results) -> Comparison {
+    let mut comparison = Comparison {
+        remarks: remarks(later, earlier),
+        ..Default::default()
+    };
+    let none = Experiment::default();
+    let of = |results: &'_ Results, id: &str| -> Option<usize> {
+        results.experiments.iter().position(|one| one.id == id)
+    };
+    for (number, after) in later.experiments.iter().enumerate() {
+        let before = of(earlier, &after.id).map_or(&none, |at| &earlier.experiments[at]);
+        cells_of(after, before, number, &mut comparison);
+        comparison.only_now.extend(only(after, before));
+    }
+    for before in &earlier.experiments {
+        let after = of(later, &before.id).map_or(&none, |at| &later.experiments[at]);
+        comparison.only_before.extend(only(before, after));
+    }
+    comparison.changes.sort_by(|left, right| {
+        let rank = |change: &Change| match change.way {
+            Way::Worse => 0,
+            Way::Better => 1,
+            Way::Other => 2,
+        };
+        rank(left)
+            .cmp(&rank(right))
+            .then(right.size().total_cmp(&left.size()))
+    });
     comparison
 }
 
-fn figures(experiment: &Experiment) -> impl Iterator<Item = (&Cell, &String, &Figure)> {
-    experiment.cells.iter().flat_map(|cell| {
-        cell.figures
-            .iter()
-            .map(move |(measure, figure)| (cell, measure, figure))
-    })
+/// An experiment's figures that another run of it does not have, in words.
+fn only(one: &Experiment, other: &Experiment) -> Vec<String> {
+    let theirs: HashMap<String, &Cell> = by_key(other);
+    let mut found = Vec::new();
+    for cell in &one.cells {
+        let same = theirs.get(&cells::cell_key(cell));
+        let names = cell.figures.keys();
+        let only = names.filter(|name| !same.is_some_and(|cell| cell.figures.contains_key(*name)));
+        found.extend(only.map(|name| words(&one.id, &cell.subject, &cell.at, name)));
+    }
+    found
 }
 
-fn lookup<'a>(experiment: &'a Experiment, cell: &Cell, measure: &str) -> Option<&'a Figure> {
-    let same = |other: &&Cell| other.subject == cell.subject && other.at == cell.at;
-    experiment.cells.iter().find(same)?.figures.get(measure)
+fn by_key(experiment: &Experiment) -> HashMap<String, &Cell> {
+    let cells = experiment.cells.iter();
+    cells.map(|cell| (cells::cell_key(cell), cell)).collect()
 }
 
-fn change(
-    experiment: &Experiment,
-    cell: &Cell,
-    name: &str,
-    before: &Figure,
-    now: &Figure,
-) -> Change {
-    let measure = experiment.measures.iter().find(|m| m.name == name);
-    let apart = before.high < now.low || now.high < before.low;
-    let known = before.runs.len() != 1 && now.runs.len() != 1;
-    let more = now.median > before.median;
-    let way = match (apart && known, measure.map_or("", |m| &m.better)) {
-        (false, _) => Way::Same,
-        (true, "higher") if more => Way::Better,
-        (true, "lower") if !more => Way::Better,
-        (true, "higher" | "lower") => Way::Worse,
-        (true, _) => Way::Other,
-    };
-    Change {
-        experiment: experiment.id.clone(),
-        subject: cell.subject.clone(),
-        at: cell.at.clone(),
-        measure: name.into(),
-        unit: measure.map_or_else(String::new, |m| m.unit.clone()),
-        before: before.clone(),
-        now: now.clone(),
-        way,
+fn cells_of(after: &Experiment, before: &Experiment, number: usize, comparison: &mut Comparison) {
+    let earlier = by_key(before);
+    for cell in &after.cells {
+        let Some(before) = earlier.get(&cells::cell_key(cell)) else {
+            continue;
+        };
+        for measure in &after.measures {
+            let figures = (
+                before.figures.get(&measure.name),
+                cell.figures.get(&measure.name),
+            );
+            let (Some(before), Some(after_figure)) = figures else {
+                continue;
+            };
+            let intervals = (cells::interval(before), cells::interval(after_figure));
+            let (Some((low, high)), Some((low_after, high_after))) = intervals else {
+                comparison.unknown += 1;
+                continue;
+            };
+            let rises = low_after > high;
+            if !rises && high_after >= low {
+                comparison.same += 1;
+                continue;
+            }
+            comparison.changes.push(Change {
+                experiment: number,
+                id: after.id.clone(),
+                subject: cell.subject.clone(),
+                at: cell.at.clone(),
+                name: measure.name.clone(),
+                place: cells::place(after, cell),
+                measure: cells::title(measure),
+                unit: measure.unit.clone(),
+                before: before.clone(),
+                after: after_figure.clone(),
+                way: match (measure.better.as_str(), rises) {
+                    ("higher", true) | ("lower", false) => Way::Better,
+                    ("higher", false) | ("lower", true) => Way::Worse,
+                    _ => Way::Other,
+                },
+            });
+        }
     }
 }
 
-fn words(experiment: &str, cell: &Cell, measure: &str) -> String {
-    let at: Vec<_> = cell
-        .at
+/// What differs besides figures: who compares should know.
+fn remarks(later: &Results, earlier: &Results) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut differs = |what: &str, before: &str, after: &str| {
+        if before != after {
+            let named = |text: &str| if text.is_empty() { "none" } else { text }.to_string();
+            remarks.push(format!(
+                "{what}: {} before, {} now.",
+                named(before),
+                named(after)
+            ));
+        }
+    };
+    let (before, after) = (&earlier.machine, &later.machine);
+    differs("Another processor", &before.processor, &after.processor);
+    differs("Cores", &before.cores.to_string(), &after.cores.to_string());
+    differs("Kernel", &before.kernel, &after.kernel);
+    differs("Mode", &earlier.made.mode, &later.made.mode);
+    for subject in &later.subjects {
+        let old = earlier.subjects.iter().find(|old| old.id == subject.id);
+        if let Some(old) = old {
+            differs(&subject.name, &old.version, &subject.version);
+        }
+    }
+    let listed = |from: &Results, other: &Results| -> Vec<String> {
+        from.experiments
+            .iter()
+            .filter(|one| !other.experiments.iter().any(|two| two.id == one.id))
+            .map(|experiment| experiment.id.clone())
+            .collect()
+    };
+    for (when, results) in [("earlier", earlier), ("later", later)] {
+        if results.made.interrupted {
+            remarks.push(format!("The {when} run was ended before it was done."));
+        }
+    }
+    for (words, ids) in [
+        ("Not in the earlier run", listed(later, earlier)),
+        ("Only in the earlier run", listed(earlier, later)),
+    ] {
+        if !ids.is_empty() {
+            remarks.push(format!("{words}: {}.", ids.join(", ")));
+        }
+    }
+    remarks
+}
+
+/// A figure's place as people type it: `A4 sluice flows=1 rate`.
+fn words(id: &str, subject: &str, at: &BTreeMap<String, Value>, measure: &str) -> String {
+    let at: Vec<_> = at
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    [experiment, &cell.subject, &at.join(","), measure]
+    [id, subject, &at.join(","), measure]
         .iter()
         .filter(|word| !word.is_empty())
         .copied()
@@ -150,106 +233,79 @@ fn words(experiment: &str, cell: &Cell, measure: &str) -> String {
         .join(" ")
 }
 
-fn cautions(before: &Results, now: &Results) -> Vec<String> {
-    let mut cautions = Vec::new();
-    let mut differ = |what: &str, before: String, now: String| {
-        if before != now {
-            cautions.push(format!("the {what} was {before}, and is {now}"));
-        }
-    };
-    differ("mode", before.made.mode.clone(), now.made.mode.clone());
-    differ(
-        "processor",
-        before.machine.processor.clone(),
-        now.machine.processor.clone(),
-    );
-    let cores = |results: &Results| format!("{} cores", results.machine.cores);
-    differ("machine", cores(before), cores(now));
-    differ(
-        "kernel",
-        before.machine.kernel.clone(),
-        now.machine.kernel.clone(),
-    );
-    for (when, results) in [("first", before), ("second", now)] {
-        if results.made.interrupted {
-            cautions.push(format!("the {when} run was ended before it was done"));
-        }
-    }
-    cautions
-}
-
 impl Comparison {
     /// How many figures went a way.
     pub fn count(&self, way: Way) -> usize {
-        self.changes
-            .iter()
-            .filter(|change| change.way == way)
-            .count()
+        let changes = self.changes.iter();
+        changes.filter(|change| change.way == way).count()
     }
 
-    /// Text for people: what changed beyond noise, the greatest changes first.
+    /// The changes of one measure of one subject in one experiment the same way together: the
+    /// largest, and how many there are. A sweep of a thousand cells is one of these.
+    pub fn groups(&self) -> Vec<(&Change, usize)> {
+        let mut groups: Vec<(&Change, usize)> = Vec::new();
+        let mut known: HashMap<(usize, &str, &str, Way), usize> = HashMap::new();
+        for change in &self.changes {
+            let key = (
+                change.experiment,
+                change.subject.as_str(),
+                change.measure.as_str(),
+                change.way,
+            );
+            match known.get(&key) {
+                Some(&group) => groups[group].1 += 1,
+                None => {
+                    known.insert(key, groups.len());
+                    groups.push((change, 1));
+                }
+            }
+        }
+        groups
+    }
+
+    /// Text for people: what changed beyond noise, the greatest changes of each way first.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for caution in &self.cautions {
-            text += &format!("note: {caution}\n");
+        for remark in &self.remarks {
+            text += &format!("note: {remark}\n");
         }
-        for (way, title) in [
-            (Way::Worse, "worse"),
-            (Way::Better, "better"),
-            (Way::Other, "different"),
-        ] {
-            let mut changes: Vec<_> = self.changes.iter().filter(|c| c.way == way).collect();
-            changes.sort_by(|a, b| size(b).total_cmp(&size(a)));
-            for change in changes {
-                let cell = Cell {
-                    subject: change.subject.clone(),
-                    at: change.at.clone(),
-                    ..Cell::default()
-                };
-                let figure = |f: &Figure| {
-                    format!(
-                        "{} ({} to {})",
-                        round(f.median),
-                        round(f.low),
-                        round(f.high)
-                    )
-                };
+        for change in &self.changes {
+            let title = match change.way {
+                Way::Worse => "worse",
+                Way::Better => "better",
+                Way::Other => "different",
+            };
+            let figure = |f: &Figure| {
+                let [median, low, high] = [f.median, f.low, f.high].map(round);
+                format!("{median} ({low} to {high})")
+            };
+            text += &format!(
+                "{title}: {}: {} -> {} {}\n",
+                words(&change.id, &change.subject, &change.at, &change.name),
+                figure(&change.before),
+                figure(&change.after),
+                change.unit
+            );
+        }
+        for (list, when) in [(&self.only_before, "first"), (&self.only_now, "second")] {
+            if let Some(first) = list.first() {
                 text += &format!(
-                    "{title}: {}: {} -> {} {}\n",
-                    words(&change.experiment, &cell, &change.measure),
-                    figure(&change.before),
-                    figure(&change.now),
-                    change.unit
+                    "only in the {when}: {} figures, {first} first\n",
+                    list.len()
                 );
             }
         }
-        for (lists, when) in [(&self.only_before, "first"), (&self.only_now, "second")] {
-            if !lists.is_empty() {
-                text += &format!(
-                    "only in the {when}: {} figures, {} first\n",
-                    lists.len(),
-                    lists[0]
-                );
-            }
+        if self.unknown > 0 {
+            text += &format!("{} figures have no interval to compare by\n", self.unknown);
         }
         text + &format!(
             "{} figures compared: {} better, {} worse, {} different, {} within their intervals\n",
-            self.changes.len(),
+            self.changes.len() + self.same,
             self.count(Way::Better),
             self.count(Way::Worse),
             self.count(Way::Other),
-            self.count(Way::Same)
+            self.same
         )
-    }
-}
-
-/// How much a figure changed, as a ratio above 1.
-fn size(change: &Change) -> f64 {
-    let ratio = change.now.median / change.before.median;
-    if ratio.is_finite() && ratio > 0.0 {
-        ratio.max(1.0 / ratio)
-    } else {
-        f64::MAX
     }
 }
 
@@ -259,83 +315,141 @@ mod tests {
     use crate::results::Measure;
     use crate::statistics::figure;
 
-    fn results(cells: &[(&str, &str, &[f64])]) -> Results {
-        let measure = |name: &str, better: &str| Measure {
-            name: name.into(),
-            better: better.into(),
-            unit: "Mpps".into(),
-            ..Measure::default()
+    fn run(median: f64, error: f64, better: &str) -> Results {
+        let figure = Figure {
+            median,
+            low: median - error,
+            high: median + error,
+            deviation: error,
+            runs: vec![median; 3],
         };
         Results {
             experiments: vec![Experiment {
-                id: "A4".into(),
-                measures: vec![
-                    measure("rate", "higher"),
-                    measure("p99", "lower"),
-                    measure("load", ""),
-                ],
-                cells: cells
-                    .iter()
-                    .map(|(subject, measure, runs)| Cell {
-                        subject: subject.to_string(),
-                        figures: BTreeMap::from([(measure.to_string(), figure(runs))]),
-                        ..Cell::default()
-                    })
-                    .collect(),
-                ..Experiment::default()
+                id: "A1".into(),
+                measures: vec![Measure {
+                    name: "rate".into(),
+                    better: better.into(),
+                    ..Default::default()
+                }],
+                cells: vec![Cell {
+                    subject: "sluice".into(),
+                    at: [("size".to_string(), Value::Number(64.0))].into(),
+                    figures: [("rate".to_string(), figure)].into(),
+                    ..Default::default()
+                }],
+                ..Default::default()
             }],
-            ..Results::default()
+            ..Default::default()
         }
     }
 
     #[test]
-    fn only_what_is_apart_has_changed() {
-        let way = |measure, before: &[f64], now: &[f64]| {
-            let comparison = compare(
-                &results(&[("a", measure, before)]),
-                &results(&[("a", measure, now)]),
-            );
-            assert_eq!(comparison.changes.len(), 1);
-            comparison.changes[0].way
-        };
-        let (low, high) = ([1.0, 1.01, 1.02], [2.0, 2.01, 2.02]);
-        assert_eq!(way("rate", &low, &high), Way::Better);
-        assert_eq!(way("rate", &high, &low), Way::Worse);
-        assert_eq!(way("p99", &low, &high), Way::Worse);
-        assert_eq!(way("p99", &high, &low), Way::Better);
-        assert_eq!(way("load", &high, &low), Way::Other);
-        assert_eq!(way("rate", &low, &[1.0, 1.02, 1.03]), Way::Same);
+    fn only_intervals_with_nothing_in_common_are_changes() {
+        let changed = compare(&run(10.0, 0.5, "higher"), &run(8.0, 1.0, "higher"));
+        assert_eq!(changed.changes.len(), 1);
+        assert_eq!(changed.changes[0].way, Way::Better);
+        assert!((changed.changes[0].share() - 0.25).abs() < 1e-9);
+        let noise = compare(&run(10.0, 0.5, "higher"), &run(8.0, 1.6, "higher"));
+        assert_eq!((noise.changes.len(), noise.same), (0, 1));
+    }
+
+    #[test]
+    fn a_sweep_that_changed_is_one_group_with_its_largest_change() {
+        let (mut later, mut earlier) = (run(5.0, 0.1, "higher"), run(8.0, 0.1, "higher"));
+        for results in [&mut later, &mut earlier] {
+            let mut cell = results.experiments[0].cells[0].clone();
+            cell.at.insert("size".into(), Value::Number(65.0));
+            results.experiments[0].cells.push(cell);
+        }
+        let figure = later.experiments[0].cells[1]
+            .figures
+            .get_mut("rate")
+            .unwrap();
+        (figure.median, figure.low, figure.high) = (4.0, 3.9, 4.1);
+        let compared = compare(&later, &earlier);
+        let groups = compared.groups();
+        assert_eq!(groups.len(), 1);
+        assert_eq!((groups[0].0.after.median, groups[0].1), (4.0, 2));
+    }
+
+    #[test]
+    fn what_is_better_decides_the_way() {
+        for (better, way) in [
+            ("higher", Way::Worse),
+            ("lower", Way::Better),
+            ("", Way::Other),
+        ] {
+            let changed = compare(&run(5.0, 0.1, better), &run(8.0, 0.1, better));
+            assert_eq!(changed.changes[0].way, way);
+        }
+    }
+
+    #[test]
+    fn without_an_interval_nothing_is_said() {
+        let compared = compare(&run(f64::NAN, 0.1, "higher"), &run(8.0, 0.1, "higher"));
+        assert_eq!((compared.changes.len(), compared.unknown), (0, 1));
+    }
+
+    #[test]
+    fn other_machines_and_experiments_are_told() {
+        let mut later = run(5.0, 0.1, "");
+        later.machine.kernel = "6.12".into();
+        later.experiments[0].id = "A2".into();
+        let compared = compare(&later, &run(5.0, 0.1, ""));
         assert_eq!(
-            way("rate", &[1.0], &[2.0]),
-            Way::Same,
-            "single runs have no interval"
+            compared.remarks,
+            [
+                "Kernel: none before, 6.12 now.",
+                "Not in the earlier run: A2.",
+                "Only in the earlier run: A1."
+            ]
         );
+    }
+
+    /// Of figures of one experiment, by subject.
+    fn figures(cells: &[(&str, &[f64])]) -> Results {
+        let mut results = run(1.0, 0.1, "higher");
+        results.experiments[0].cells = cells
+            .iter()
+            .map(|(subject, runs)| Cell {
+                subject: subject.to_string(),
+                figures: [("rate".to_string(), figure(runs))].into(),
+                ..Cell::default()
+            })
+            .collect();
+        results
     }
 
     #[test]
     fn the_text_has_the_greatest_change_first_and_what_is_missing() {
-        let before = results(&[
-            ("a", "rate", &[1.0, 1.0, 1.0]),
-            ("b", "rate", &[1.0, 1.0, 1.0]),
-            ("c", "rate", &[1.0]),
+        let before = figures(&[
+            ("a", &[1.0; 3]),
+            ("b", &[1.0; 3]),
+            ("c", &[1.0]),
+            ("e", &[1.0]),
         ]);
-        let mut now = results(&[
-            ("a", "rate", &[0.9, 0.9, 0.9]),
-            ("b", "rate", &[0.5, 0.5, 0.5]),
-            ("d", "rate", &[1.0]),
+        let mut now = figures(&[
+            ("a", &[0.9; 3]),
+            ("b", &[0.5; 3]),
+            ("d", &[1.0]),
+            ("e", &[2.0]),
         ]);
         now.made.mode = "full".into();
-        let text = compare(&before, &now).text();
+        now.made.interrupted = true;
+        let text = compare(&now, &before).text();
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines[0].starts_with("note: the mode was"), "{text}");
-        assert!(lines[1].starts_with("worse: A4 b rate: 1.00"), "{text}");
-        assert!(lines[2].starts_with("worse: A4 a rate"), "{text}");
-        assert!(
-            lines[3].contains("only in the first: 1 figures, A4 c rate"),
-            "{text}"
+        assert_eq!(
+            lines,
+            [
+                "note: Mode: none before, full now.",
+                "note: The later run was ended before it was done.",
+                "worse: A1 b rate: 1.00 (1.00 to 1.00) -> 0.500 (0.500 to 0.500) ",
+                "worse: A1 a rate: 1.00 (1.00 to 1.00) -> 0.900 (0.900 to 0.900) ",
+                "only in the first: 1 figures, A1 c rate first",
+                "only in the second: 1 figures, A1 d rate first",
+                "1 figures have no interval to compare by",
+                "2 figures compared: 0 better, 2 worse, 0 different, 0 within their intervals",
+            ]
         );
-        assert!(text.ends_with(
-            "2 figures compared: 0 better, 2 worse, 0 different, 0 within their intervals\n"
-        ));
     }
 }

@@ -5,12 +5,10 @@
 //! earlier run. Then it has each experiment with its plots, and the figures behind them. It is
 //! complete without its script, which only sorts tables and shows a mark's figure sooner.
 //!
-//! [`plot`] draws; `compare` finds what changed beyond noise; `summary`, `section` and `table` are
-//! parts of the page. All that comes from results is escaped by maud, unless it is a number that is
+//! [`plot`] draws; `summary`, `section` and `table` are parts of the page. All that comes from results is escaped by maud, unless it is a number that is
 //! written here.
 
-mod cells;
-mod compare;
+pub(crate) mod cells;
 mod number;
 pub mod plot;
 mod section;
@@ -20,9 +18,9 @@ mod terminal;
 
 pub use terminal::text;
 
+use crate::compare::{self, Comparison};
 use crate::results::{Experiment, Finding, Results};
 use cells::Names;
-use compare::Comparison;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeSet;
 

@@ -1,7 +1,8 @@
 //! An experiment's part of the page.
 
 use super::summary::{drawn, found};
-use super::{Page, compare, number, plot};
+use super::{Page, number, plot};
+use crate::compare::Change;
 use crate::results::{Experiment, State};
 use maud::{Markup, html};
 
@@ -61,7 +62,7 @@ impl Page<'_> {
         let Some(comparison) = &self.comparison else {
             return html! {};
         };
-        let changes: Vec<(&compare::Change, usize)> = comparison
+        let changes: Vec<(&Change, usize)> = comparison
             .changes
             .iter()
             .filter(|change| change.experiment == number)

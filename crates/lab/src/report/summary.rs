@@ -1,10 +1,10 @@
 //! What the report begins with: the answers, then what they stand on.
 
-use super::compare::{Change, Way};
 use super::plot::data::{Chart, Dimension, Lines, Look, Point, Series};
 use super::table::numeric;
 use super::{Page, cells, number, outcome, plot};
 use crate::advice;
+use crate::compare::{Change, Way};
 use crate::findings;
 use crate::results::{Cell, Figure, Finding, Results, State};
 use maud::{Markup, html};
