@@ -48,6 +48,8 @@ pub struct Outcome {
     pub received: u64,
     /// From the scheduled time to arrival; absent where frames carry no stamps.
     pub latency: Option<Latency>,
+    /// The same the other way, where frames go both ways.
+    pub back: Option<Latency>,
     /// Frames that came more than once.
     pub duplicates: u64,
     /// Frames that came after a later one of their flow.
@@ -106,8 +108,8 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Writes it as figures, in microseconds.
-    pub fn into_figures(self, figures: &mut Figures) {
+    /// Writes it as figures, in microseconds, whose names end so.
+    pub fn into_figures(self, end: &str, figures: &mut Figures) {
         let all = [
             ("latency", self.mean),
             ("p50", self.p50),
@@ -116,7 +118,7 @@ impl Latency {
             ("p999", self.p999),
             ("max", self.max),
         ];
-        figures.extend(all.map(|(name, ns)| (name.to_string(), ns / 1e3)));
+        figures.extend(all.map(|(name, ns)| (format!("{name}{end}"), ns / 1e3)));
     }
 }
 
@@ -164,8 +166,10 @@ impl Found {
         self.set("rate", outcome.rate() / 1e6);
         self.set("offered", outcome.offered() / 1e6);
         self.set("loss", outcome.loss() * 100.0);
-        if let Some(latency) = outcome.latency {
-            latency.into_figures(&mut self.figures);
+        for (latency, end) in [(outcome.latency, ""), (outcome.back, "_back")] {
+            if let Some(latency) = latency {
+                latency.into_figures(end, &mut self.figures);
+            }
         }
         self.set("reordered", outcome.reordered as f64);
         self.set("duplicates", outcome.duplicates as f64);
@@ -234,6 +238,12 @@ const DESCRIBED: &[&str] = &[
     "p99",
     "p999",
     "max",
+    "latency_back",
+    "p50_back",
+    "p90_back",
+    "p99_back",
+    "p999_back",
+    "max_back",
     "reordered",
     "duplicates",
 ];
@@ -263,8 +273,8 @@ impl Method {
         matches!(self, Method::Program | Method::Simulation | Method::Host)
     }
 
-    /// Measures that it can fill. (Latency is absent where frames carry no stamps.) What comes from
-    /// outside has its own.
+    /// Measures that it can fill. (Latency is absent where frames carry no stamps, and `_back` where
+    /// they go one way.) What comes from outside has its own.
     pub fn measures(self) -> &'static [&'static str] {
         match self {
             Method::Throughput => &["rate", "gbit", "cycles", "offered", "loss"],

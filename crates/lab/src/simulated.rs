@@ -78,19 +78,21 @@ impl Device {
         } else {
             0.0
         };
-        let latency = 1e9 * (1.0 / capacity + waiting);
+        let ns = 1e9 * (1.0 / capacity + waiting);
+        let latency = Latency {
+            mean: ns,
+            p50: ns,
+            p90: ns,
+            p99: ns,
+            p999: ns,
+            max: ns,
+        };
         Outcome {
             seconds: duration,
             sent: frames.round() as u64,
             received: received.round().min(frames.round()) as u64,
-            latency: Some(Latency {
-                mean: latency,
-                p50: latency,
-                p90: latency,
-                p99: latency,
-                p999: latency,
-                max: latency,
-            }),
+            latency: Some(latency),
+            back: Some(latency),
             limited: (rate < offered * 0.999).then(|| "the generator sent less".to_string()),
             hindered: self.hindered.map(str::to_string),
             ..Outcome::default()

@@ -475,22 +475,25 @@ fn outcome(report: &Report, rate: &Rate, copies: bool) -> Outcome {
         &report.sinks[..]
     };
     let arrived = || sinks.iter().flat_map(|sink| &sink.streams);
-    let latency = arrived()
-        .map(|a| &a.latency)
-        .max_by_key(|l| l.count)
-        .filter(|l| l.count > 0);
+    // Of each source's frames where most of them came.
+    let latency = |source: usize| {
+        let arrived = sinks.iter().filter_map(|sink| sink.streams.get(source));
+        let most = arrived.map(|a| &a.latency).max_by_key(|l| l.count)?;
+        (most.count > 0).then_some(Latency {
+            mean: most.mean,
+            p50: most.p50 as f64,
+            p90: most.p90 as f64,
+            p99: most.p99 as f64,
+            p999: most.p999 as f64,
+            max: most.max as f64,
+        })
+    };
     Outcome {
         seconds: report.seconds,
         sent: report.streams.iter().map(due).sum(),
         received: arrived().map(|a| a.packets).sum(),
-        latency: latency.map(|l| Latency {
-            mean: l.mean,
-            p50: l.p50 as f64,
-            p90: l.p90 as f64,
-            p99: l.p99 as f64,
-            p999: l.p999 as f64,
-            max: l.max as f64,
-        }),
+        latency: latency(0),
+        back: latency(1),
         duplicates: arrived().map(|a| a.duplicates).sum(),
         reordered: arrived().map(|a| a.reordered).sum(),
         limited: report
@@ -883,6 +886,43 @@ mod tests {
         .run(offered, 0.5);
         let specs = specs.borrow().clone();
         (outcome, specs)
+    }
+
+    #[test]
+    fn each_direction_has_its_latency() {
+        let arrived = |count, p50| Arrived {
+            packets: count,
+            latency: traffic::report::Percentiles {
+                count,
+                p50,
+                ..Default::default()
+            },
+            ..Arrived::default()
+        };
+        let sink = |streams| Received {
+            streams,
+            ..Received::default()
+        };
+        let report = Report {
+            sinks: vec![
+                sink(vec![arrived(0, 0), arrived(900, 7000)]),
+                sink(vec![arrived(1000, 5000), arrived(0, 0)]),
+            ],
+            ..Report::default()
+        };
+        let rate = Rate::Constant { pps: 1e3 };
+        let both = outcome(&report, &rate, false);
+        assert_eq!(both.latency.map(|l| l.p50), Some(5000.0));
+        assert_eq!(both.back.map(|l| l.p50), Some(7000.0));
+        let one = outcome(
+            &Report {
+                sinks: vec![sink(vec![arrived(1000, 5000)])],
+                ..Report::default()
+            },
+            &rate,
+            false,
+        );
+        assert_eq!(one.back, None);
     }
 
     #[test]
