@@ -47,8 +47,8 @@ pub(crate) struct Judged {
     pub doubt: Option<String>,
 }
 
-/// Holds an expectation against an experiment's figures. It came out, or did not, only if it does so
-/// wherever in their intervals the figures lie; and where something else than the switch was the
+/// Holds an expectation against an experiment's figures. It came out, or did not, only if it does
+/// so wherever in their intervals the figures lie; and where something else than the switch was the
 /// limit, also if the switch is any better than its figure. `computed`: figures have no error.
 pub(crate) fn judge(expectation: &Expectation, found: &Experiment, computed: bool) -> Judged {
     let (left, right) = (&expectation.left, &expectation.right);

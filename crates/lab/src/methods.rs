@@ -273,8 +273,8 @@ impl Method {
         matches!(self, Method::Program | Method::Simulation | Method::Host)
     }
 
-    /// Measures that it can fill. (Latency is absent where frames carry no stamps, and `_back` where
-    /// they go one way.) What comes from outside has its own.
+    /// Measures that it can fill. (Latency is absent where frames carry no stamps, and `_back`
+    /// where they go one way.) What comes from outside has its own.
     pub fn measures(self) -> &'static [&'static str] {
         match self {
             Method::Throughput => &["rate", "gbit", "cycles", "offered", "loss"],

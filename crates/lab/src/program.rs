@@ -35,8 +35,8 @@ pub struct Request<'a> {
     pub seconds: f64,
     /// After this long it is ended.
     pub limit: Duration,
-    /// A variable of its environment, and of that of all that it starts, by which `sluice lab clean`
-    /// finds them.
+    /// A variable of its environment, and of that of all that it starts, by which `sluice lab
+    /// clean` finds them.
     pub mark: (&'a str, &'a str),
 }
 

@@ -5,8 +5,8 @@
 //! earlier run. Then it has each experiment with its plots, and the figures behind them. It is
 //! complete without its script, which only sorts tables and shows a mark's figure sooner.
 //!
-//! [`plot`] draws; `summary`, `section` and `table` are parts of the page. All that comes from results is escaped by maud, unless it is a number that is
-//! written here.
+//! [`plot`] draws; `summary`, `section` and `table` are parts of the page. All that comes from
+//! results is escaped by maud, unless it is a number that is written here.
 
 pub(crate) mod cells;
 mod number;

@@ -110,6 +110,8 @@ struct Known {
     cannot: Vec<(String, String, BTreeMap<String, Value>, String)>,
     /// What stood for physical ports, by experiment and subject.
     physical: BTreeMap<String, BTreeMap<&'static str, BTreeSet<String>>>,
+    /// How cores were shared, by experiment.
+    sharing: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Runs experiments, and writes their results.
@@ -396,6 +398,8 @@ fn groups<'e>(
                 .entry(setup.physical.name())
                 .or_default()
                 .insert(id.clone());
+            let sharing = known.sharing.entry(experiment.id.clone()).or_default();
+            sharing.insert(setup.sharing());
             let same = groups.iter().position(|group| {
                 let first = &group.cells[0].2.plan;
                 group.subject == id.as_str()
@@ -900,9 +904,13 @@ fn nothing(cells: &[Cell]) -> String {
     }
 }
 
-/// The experiment's words, and what stood for physical ports here.
+/// The experiment's words, how cores were shared, and what stood for physical ports here.
 fn topology(experiment: &Experiment, known: &Known) -> String {
     let mut text = experiment.topology.trim().to_string();
+    if let Some(sharing) = known.sharing.get(&experiment.id) {
+        let sentences: Vec<_> = sharing.iter().map(String::as_str).collect();
+        text += &format!(" Cores: {}.", sentences.join("; or "));
+    }
     if let Some(kinds) = known.physical.get(&experiment.id) {
         let kinds: Vec<_> = kinds
             .iter()

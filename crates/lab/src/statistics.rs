@@ -98,8 +98,8 @@ fn choose(n: usize, k: usize) -> f64 {
 }
 
 /// Where the ratio of two medians lies with 95%, if what their runs scatter by is the same share of
-/// both: the ratio itself, and the ends of the interval. One value is exact, and has no error of its
-/// own. None where a value is not above 0.
+/// both: the ratio itself, and the ends of the interval. One value is exact, and has no error of
+/// its own. None where a value is not above 0.
 pub fn ratio(one: &[f64], other: &[f64]) -> Option<(f64, f64, f64)> {
     let logarithms = |values: &[f64]| -> Option<Vec<f64>> {
         let whole = !values.is_empty() && values.iter().all(|v| v.is_finite() && *v > 0.0);

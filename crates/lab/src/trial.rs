@@ -81,6 +81,21 @@ impl Setup {
             .iter()
             .any(|guest| matches!(guest, Guest::Forward(..)))
     }
+
+    /// How cores are shared, a sentence.
+    pub fn sharing(&self) -> String {
+        let numbers: Vec<String> = self.plan.cores.iter().map(usize::to_string).collect();
+        let numbers = numbers.join(", ");
+        let workers = match self.plan.cores.len() {
+            1 => format!("the worker has core {numbers}"),
+            _ => format!("workers have cores {numbers}"),
+        };
+        let core = self.core;
+        match self.shared {
+            true => format!("{workers}, and generator and guests share core {core} with one"),
+            false => format!("{workers}, generator and guests share core {core}"),
+        }
+    }
 }
 
 /// Makes the plan of a cell. `offers`: whether the method offers loads of its choice. `cores` are
@@ -661,7 +676,10 @@ mod tests {
             (empty(&both), empty(&one)),
             (vec![false, false], vec![false, true])
         );
-        assert_eq!((one.core, one.shared, one.plan.cores), (0, false, vec![1]));
+        assert_eq!(
+            (one.core, one.shared, &one.plan.cores),
+            (0, false, &vec![1])
+        );
         let two = built(
             &Settings {
                 workers: 2,
@@ -671,6 +689,13 @@ mod tests {
         )
         .unwrap();
         assert!(two.shared);
+        assert_eq!(
+            (one.sharing().as_str(), two.sharing().as_str()),
+            (
+                "the worker has core 1, generator and guests share core 0",
+                "workers have cores 1, 0, and generator and guests share core 0 with one"
+            )
+        );
         let error = built(
             &Settings {
                 workers: 3,

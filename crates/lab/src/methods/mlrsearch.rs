@@ -203,8 +203,8 @@ impl Search<'_> {
         }
     }
 
-    /// What limited at least half of the trials at one of the relevant bounds, if not the device: it
-    /// limits what is between the bounds. At the greatest load that can be offered: why that is.
+    /// What limited at least half of the trials at one of the relevant bounds, if not the device:
+    /// it limits what is between the bounds. At the greatest load that can be offered: why that is.
     fn limits(&self, goal: &Goal) -> Option<String> {
         let (lower, upper) = self.bounds(goal);
         [upper, lower].into_iter().flatten().find_map(|load| {

@@ -244,6 +244,7 @@ impl Page<'_> {
             .iter()
             .filter(|cell| cell.windows.measured > 0)
             .filter_map(|cell| cell.windows.because.as_deref())
+            .map(|why| why.trim_end_matches('.'))
             .collect();
         let told = [
             (

@@ -330,11 +330,10 @@ fn cells_are_measured_in_rounds() {
         experiment.findings
     );
     assert_eq!(experiment.paper_cells[0].figures["rate"].median, 1.88);
-    assert!(
-        experiment
-            .topology
-            .ends_with("For physical ports stand: memory (ovs-dpdk, sluice).")
-    );
+    assert!(experiment.topology.ends_with(
+        "Cores: the worker has core 1, generator and guests share core 0. For physical \
+                 ports stand: memory (ovs-dpdk, sluice)."
+    ));
     assert_eq!(
         experiment.command,
         "sluice lab run own --rounds 3 --seconds 0.02"
@@ -346,6 +345,20 @@ fn cells_are_measured_in_rounds() {
     );
     // The look before the second window was slow.
     assert_eq!(results.made.repeated, 1);
+    let windows = |subject, flows| cell(&results, subject, flows).windows.clone();
+    let all = [
+        ("sluice", 1.0),
+        ("sluice", 2.0),
+        ("ovs-dpdk", 1.0),
+        ("ovs-dpdk", 2.0),
+    ];
+    let all = all.map(|(subject, flows)| windows(subject, flows));
+    assert!(
+        all.iter()
+            .all(|w| (w.measured, w.failed, w.moved) == (3, 0, 0))
+    );
+    assert_eq!(all.iter().map(|w| w.repeated).sum::<u32>(), 1);
+    assert_eq!(windows("vpp", 1.0), Windows::default());
     assert!(!results.made.interrupted && !results.made.began.is_empty());
     assert_eq!(results.machine.speeds.len(), 12);
     // Rounds are outermost, and subjects take turns: a slow minute hits all.
@@ -402,7 +415,13 @@ fn a_start_that_fails_is_recorded_and_does_not_end_the_run() {
     // A start that failed once is one window less.
     let mut bench = Bench::with(1, false);
     let results = bench.run(FLOWS, &bench.options()).unwrap();
-    assert_eq!(cell(&results, "sluice", 1.0).figures["rate"].runs.len(), 2);
+    let cell = cell(&results, "sluice", 1.0);
+    assert_eq!(cell.figures["rate"].runs.len(), 2);
+    assert_eq!((cell.windows.measured, cell.windows.failed), (2, 1));
+    assert_eq!(
+        cell.windows.because.as_deref(),
+        Some("does not start: no memory")
+    );
 }
 
 #[test]
