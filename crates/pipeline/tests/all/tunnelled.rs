@@ -247,8 +247,9 @@ fn counters(switch: &Switch) -> Counts {
     rules.map(one).collect()
 }
 
-/// Returns the numbers of packets that left by ports, by tunnels with metadata, and to controllers.
-fn run(seed: u64) -> [usize; 3] {
+/// Returns the numbers of packets that left by ports, by tunnels with metadata, and to controllers,
+/// and of rules.
+fn run(seed: u64) -> [usize; 4] {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     (0..4).for_each(|_| _ = random.next());
     let mut switch = Switch::new();
@@ -269,7 +270,7 @@ fn run(seed: u64) -> [usize; 3] {
         let miss = random.pick(&[Miss::Drop, Miss::Next, Miss::Controller]);
         switch.pipeline.set_miss(table, miss);
     }
-    let (mut total, mut refused) = ([0; 3], 0);
+    let (mut total, mut accepted) = ([0; 3], 0);
     let mut reader = switch.program.domain.reader().unwrap();
     switch.program.counters.add_worker(reader.index());
     let (mut engine, mut alone) = (Engine::new(), Engine::new());
@@ -277,7 +278,7 @@ fn run(seed: u64) -> [usize; 3] {
         for _ in 0..random.pick(&[1, 8, 30]) {
             let (table, priority) = (random.below(TABLES), random.below(60_000) as u16);
             let change = rule(&mut random, table, priority);
-            refused += usize::from(switch.mod10(change).is_err());
+            accepted += usize::from(switch.mod10(change).is_ok());
         }
         switch.publish();
         if random.one_in(2) {
@@ -369,9 +370,7 @@ fn run(seed: u64) -> [usize; 3] {
         assert!(wrong.is_empty(), "seed {seed} round {round}: {wrong:?}");
         let _ = guard;
     }
-    // Only where two rules of a kind meet.
-    assert!(refused < 20, "seed {seed}: {refused} rules refused");
-    total
+    [total[0], total[1], total[2], accepted]
 }
 
 #[test]
@@ -381,13 +380,13 @@ fn packets_with_tunnel_metadata_do_what_the_rules_say() {
         text.and_then(|text| text.parse().ok()).unwrap_or(default)
     };
     let (first, cases) = (number("SLUICE_SEED", 1), number("SLUICE_CASES", 300));
-    let mut total = [0; 3];
+    let mut total = [0; 4];
     for seed in first..first + cases {
         for (sum, some) in total.iter_mut().zip(run(seed)) {
             *sum += some;
         }
     }
-    println!("{total:?} left by ports, with tunnel metadata, to controllers");
+    println!("{total:?} left by ports, with tunnel metadata, to controllers; rules");
     assert!(
         cases < 100 || total.iter().all(|some| *some as u64 > 10 * cases),
         "{total:?}"

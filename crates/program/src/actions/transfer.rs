@@ -55,8 +55,12 @@ impl Transfers {
 fn place(of: Bits) -> Option<(usize, u32)> {
     let def = of.field.def();
     let end = def.offset + def.bytes;
-    let start = usize::from(of.start).checked_sub(def.wire_shift)?;
-    let start = start + def.shift + (end.next_multiple_of(8) - end) * 8;
+    let start = usize::from(of.start).checked_sub(def.wire_shift)? + def.shift;
+    // The key has fewer bits of some fields than actions, which read zeros there.
+    if start + usize::from(of.bits) > 8 * def.bytes {
+        return None;
+    }
+    let start = start + (end.next_multiple_of(8) - end) * 8;
     let word = (end.div_ceil(8) - 1).checked_sub(start / 64)?;
     let behind = start % 64;
     (behind + usize::from(of.bits) <= 64).then_some((word, behind as u32))

@@ -343,7 +343,7 @@ fn trees_read_what_rules_that_have_gone_looked_at() {
     program.domain.publish();
     assert_eq!(writer.housekeep(usize::MAX), 1);
     program.domain.publish();
-    assert_eq!(bridge.reads(0, &reader.begin()), Reads::Deep);
+    assert_eq!(bridge.reads(0, &reader.begin()), Reads::Lane);
     writer.shape_now();
     program.domain.publish();
     assert_eq!(bridge.reads(0, &reader.begin()), Reads::MiniKey);
