@@ -43,8 +43,8 @@ impl Reads {
     pub(crate) fn of(words: impl Iterator<Item = (u8, u64)>) -> Reads {
         let one = |(word, mask)| match usize::from(word) {
             0 if mask & !PORT_MASK == 0 => Reads::Port,
-            ..MINI_KEY_WORDS => Reads::MiniKey,
-            ..LANE_WORDS => Reads::Lane,
+            word if word < MINI_KEY_WORDS => Reads::MiniKey,
+            word if word < LANE_WORDS => Reads::Lane,
             _ => Reads::Deep,
         };
         words.map(one).max().unwrap_or(Reads::Port)

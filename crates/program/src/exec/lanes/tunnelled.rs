@@ -51,7 +51,7 @@ impl<F: Frame> Lanes<F> {
                     Some(word) if usize::from(word) < LANE_WORDS => {
                         transfer.value(self.lanes[lane].words[usize::from(word) % LANE_WORDS])
                     }
-                    Some(word) => transfer.value(Words::word(&self.sided(lane), word)),
+                    Some(word) => transfer.value(Words::word(&self.sided(&self.all(), lane), word)),
                     None => transfer.value(0),
                 };
                 if usize::from(to) < LANE_WORDS {
@@ -72,7 +72,8 @@ impl<F: Frame> Lanes<F> {
         set: LaneSet,
         found: &mut Found<'g>,
     ) -> bool {
-        let lanes: [Sided<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| self.sided(lane));
+        let all = &self.all();
+        let lanes: [Sided<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| self.sided(all, lane));
         (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
     }
 

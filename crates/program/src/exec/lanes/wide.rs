@@ -32,7 +32,7 @@ struct Wide<'a> {
 }
 
 /// What is known of all lanes.
-struct All<'a> {
+pub(super) struct All<'a> {
     lanes: &'a [Lane; LOOKUP_MAX],
     more: &'a [MoreWords; LOOKUP_MAX],
     tracked: LaneSet,
@@ -168,7 +168,7 @@ impl<F: Frame> Lanes<F> {
 
     /// Returns all that is known of lanes.
     #[inline(always)]
-    fn all(&self) -> All<'_> {
+    pub(super) fn all(&self) -> All<'_> {
         All {
             lanes: &self.lanes,
             more: &self.more,
@@ -179,10 +179,10 @@ impl<F: Frame> Lanes<F> {
 
     /// Returns a lane with all that is known of its packet.
     #[inline(always)]
-    pub(super) fn sided(&self, lane: usize) -> Sided<'_> {
+    pub(super) fn sided<'a>(&'a self, all: &'a All<'a>, lane: usize) -> Sided<'a> {
         const NONE: &TunnelWords = &TunnelWords::ZERO;
         Sided {
-            tracked: self.tracked(lane),
+            tracked: Tracked { all, lane },
             tunnel: match self.tunnelled.contains(lane) {
                 true => &self.tunnels[lane],
                 false => NONE,
