@@ -942,6 +942,11 @@ impl<F: Frame> Forward<'_, F> {
                 is_common = !info.flags.contains(TunnelFlags::OAM)
                     && (info.gbp_id, info.gbp_flags) == (0, 0);
                 place = find(self.sending, self.snapshot);
+                if place == Some(0) {
+                    // When there are too many headers they are made anew, from this place on: it
+                    // may have another device than before.
+                    used = None;
+                }
             }
             let length = frame.len() as u64;
             let options = self.sending.said.options.options();

@@ -445,6 +445,24 @@ fn a_flapping_rule_is_changed_at_a_bounded_rate() {
     // And a change is one again.
     walk(&mut walker, 1);
     assert_eq!((walker.asked(), ports_learned(&walker)), (1, vec![1]));
+    // What is to be asked for later does not count any more when the rule has been deleted, and
+    // another packet has taught it anew.
+    for round in 0..200 {
+        walk(&mut walker, 2 - round % 2);
+    }
+    walk(&mut walker, 2);
+    let asked = walker.asked();
+    assert!(asked < 70 && ports_learned(&walker).len() == 1, "{asked}");
+    let delete = common::flow(openflow::flow::FlowModCommand::Delete, Match::any(), 0);
+    let delete = common::with(delete, |change| change.table = 3);
+    walker.switch.mod13(delete).unwrap();
+    walker.switch.publish();
+    assert_eq!(ports_learned(&walker), vec![]);
+    walk(&mut walker, 1);
+    assert_eq!((walker.asked(), ports_learned(&walker)), (1, vec![1]));
+    walker.switch.now += 100;
+    walker.settle();
+    assert_eq!((walker.asked(), ports_learned(&walker)), (0, vec![1]));
     assert_eq!(walker.held(), (0, 0));
 }
 

@@ -37,7 +37,8 @@ pub(crate) struct Deferred {
     pub learn: Arc<Learn>,
     pub values: Values,
     pub matching: Match,
-    hash: u64,
+    /// Hash of `matching`.
+    pub hash: u64,
 }
 
 struct Flap {

@@ -20,7 +20,7 @@ use crate::epoch::{Epoch, Guard, NEVER};
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next, Walk};
 use crate::exec::suspend::asked::{Asked, AskedRules};
-use crate::exec::suspend::flaps::{Flaps, Named};
+use crate::exec::suspend::flaps::{Deferred, Flaps, Named};
 use crate::host::{DropReason, Event, Host, Place};
 use crate::rule::Rule;
 use crate::table::Bridge;
@@ -768,20 +768,20 @@ impl<F: Frame> Engine<F> {
                 same
             }),
         };
-        if let Some(same) = is_there
-            && (!same || waiting.flaps.is_deferring())
-        {
-            let rule = Named {
-                bridge,
-                learn,
-                matching: &matching,
-                hash: waiting.asked.hash_of(&matching),
-            };
-            if same {
-                waiting.flaps.keep(&rule);
-            } else if may_be_later && !waiting.flaps.may_change(&rule, &values, burst.now_ms) {
-                return Ok(true);
-            }
+        let changes = is_there == Some(false) && may_be_later;
+        let hash = match changes || waiting.flaps.is_deferring() {
+            true => waiting.asked.hash_of(&matching),
+            false => 0,
+        };
+        let rule = Named {
+            bridge,
+            learn,
+            matching: &matching,
+            hash,
+        };
+        if !changes && waiting.flaps.is_deferring() {
+            // What is asked for now, or is there, is newer than what is to be asked for later.
+            waiting.flaps.keep(&rule);
         }
         match (is_there, asked) {
             (Some(true), Some((_, ticket))) => return Err(ticket),
@@ -792,7 +792,20 @@ impl<F: Frame> Engine<F> {
             return Ok(false);
         }
         let now_ms = burst.now_ms;
+        if changes && !waiting.flaps.may_change(&rule, &values, now_ms) {
+            return Ok(true);
+        }
+        let again = changes.then(|| Deferred {
+            bridge,
+            learn: Arc::clone(learn),
+            values: values.clone(),
+            matching: matching.clone(),
+            hash,
+        });
         if !waiting.request(bridge, learn, values, matching, now_ms, |it| host.learn(it)) {
+            if let Some(again) = again {
+                waiting.flaps.defer_again(again);
+            }
             host.noted(Event::AskedTooMuch);
             return Ok(false);
         }
