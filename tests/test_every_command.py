@@ -247,6 +247,8 @@ def normal(line, text, switch):
     text = re.sub(r"(duration|idle_age|hard_age)=[\d.]+s?", r"\1=T", text)
     text = re.sub(r"duration:[\d.]+s", "duration:T", text)
     text = re.sub(r"(rx|tx) (pkts|bytes)=\d+", r"\1 \2=N", text)
+    # What the kernel sends by itself at some time, and drops, is in these, too.
+    text = re.sub(r"(tx pkts=N, bytes=\d+, drop)=\d+", r"\1=N", text)
     text = re.sub(r"bytes=\d+", "bytes=N", text)
     text = re.sub(
         r"time [\d.]+ms|[\d.]+ ms|\d+ bytes from .*: xid=X|finished in.*|[\d.]+ packets/s.*",
