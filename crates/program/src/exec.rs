@@ -95,25 +95,13 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) -> u64 {
-        let longer = host.longer();
-        let replies = bridge.delivers_replies() && any_reply(frames, host);
-        let burst = Burst {
-            bridge,
-            guard,
-            valid: bridge.needed(),
-            now_ms,
-            counters: bridge
-                .program()
-                .counters
-                .of_worker_by(guard.index(), longer),
-            longer,
-            ordered: self.goes_in_order(bridge, in_port, frames, host),
-            before: u64::MAX,
-            replies,
-        };
+        let ordered = self.goes_in_order(bridge, in_port, frames, host);
+        let mut burst = Burst::new(bridge, guard, WordSet::EMPTY, now_ms, host);
+        burst.ordered = ordered;
+        burst.replies = burst.replies && any_reply(frames);
         self.received = 0;
         // Only the general way recognizes fragments, and sends DHCP replies to the local port.
-        let short = !burst.ordered && !bridge.drops_fragments() && !replies;
+        let short = !burst.ordered && !bridge.drops_fragments() && !burst.replies;
         let mut cached = self.caches.begin(&burst, short, frames.len());
         while !frames.is_empty() {
             if let Some(cached) = &mut cached
@@ -154,21 +142,8 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
-        let longer = host.longer();
-        let burst = Burst {
-            bridge,
-            guard,
-            valid: bridge.needed().union(given),
-            now_ms,
-            counters: bridge
-                .program()
-                .counters
-                .of_worker_by(guard.index(), longer),
-            longer,
-            ordered: bridge.learns_from(in_port) || self.waiting_for.concerns(host),
-            before: u64::MAX,
-            replies: bridge.delivers_replies() && host.are_first_here(),
-        };
+        let mut burst = Burst::new(bridge, guard, given, now_ms, host);
+        burst.ordered = bridge.learns_from(in_port) || self.waiting_for.concerns(host);
         let mut done = 0;
         while !frames.is_empty() {
             let start = |walks: &mut [Walk<F>]| {
@@ -197,27 +172,14 @@ impl<F: Frame> Engine<F> {
         host: &mut H,
     ) {
         const WORDS: WordSet = TunnelInfo::WORDS.union(packet::tunnel::OPTION_WORDS);
-        let longer = host.longer();
         let given = match say {
             Some(_) => WORDS,
             None => WordSet::EMPTY,
         };
-        let replies = bridge.delivers_replies() && any_reply(frames, host);
-        let burst = Burst {
-            bridge,
-            guard,
-            valid: bridge.needed().union(given),
-            now_ms,
-            counters: bridge
-                .program()
-                .counters
-                .of_worker_by(guard.index(), longer),
-            longer,
-            ordered: ports.iter().any(|port| bridge.learns_from(*port))
-                || self.waiting_for.concerns(host),
-            before: u64::MAX,
-            replies,
-        };
+        let mut burst = Burst::new(bridge, guard, given, now_ms, host);
+        burst.replies = burst.replies && any_reply(frames);
+        burst.ordered =
+            ports.iter().any(|port| bridge.learns_from(*port)) || self.waiting_for.concerns(host);
         let in_port = match ports {
             [first, others @ ..] if others.iter().all(|port| port == first) => *first,
             _ => lanes::SEVERAL,
@@ -227,7 +189,7 @@ impl<F: Frame> Engine<F> {
             mirrored: 0,
         };
         // As in `burst`.
-        let short = !burst.ordered && !bridge.drops_fragments() && !replies;
+        let short = !burst.ordered && !bridge.drops_fragments() && !burst.replies;
         let mut done = 0;
         while !frames.is_empty() {
             let from = done;
@@ -617,9 +579,9 @@ impl<F: Frame> Engine<F> {
     }
 }
 
-/// Returns whether a DHCP reply is among frames that have come to the bridge themselves.
+/// Returns whether a DHCP reply is among frames.
 #[cold]
 #[inline(never)]
-fn any_reply<F: Frame, H: Host<F>>(frames: &[F], host: &H) -> bool {
-    host.are_first_here() && (frames.iter()).any(|frame| parse::is_dhcp_reply(frame.head()))
+fn any_reply<F: Frame>(frames: &[F]) -> bool {
+    (frames.iter()).any(|frame| parse::is_dhcp_reply(frame.head()))
 }

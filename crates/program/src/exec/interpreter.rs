@@ -213,7 +213,32 @@ pub(crate) struct Burst<'b, 'g> {
 }
 
 impl<'b, 'g> Burst<'b, 'g> {
-    /// Creates a burst of one packet, whose steps read `words` in addition to what tables look at.
+    /// Creates a burst of packets that a host has, whose keys have `words` in addition to what
+    /// tables look at. They are walked in any order, and DHCP replies may be among them.
+    #[inline(always)]
+    pub(crate) fn new<F: Frame, H: Host<F>>(
+        bridge: &'b Bridge,
+        guard: &'g Guard<'g>,
+        words: WordSet,
+        now_ms: u64,
+        host: &H,
+    ) -> Burst<'b, 'g> {
+        let longer = host.longer();
+        Burst {
+            bridge,
+            guard,
+            valid: bridge.needed().union(words),
+            now_ms,
+            counters: (bridge.program().counters).of_worker_by(guard.index(), longer),
+            longer,
+            ordered: false,
+            before: u64::MAX,
+            replies: bridge.delivers_replies() && host.are_first_here(),
+        }
+    }
+
+    /// Creates a burst of one packet, whose steps read `words` in addition to what tables look at,
+    /// and whose length is counted as it is.
     pub(crate) fn of_one<F: Frame, H: Host<F>>(
         bridge: &'b Bridge,
         guard: &'g Guard<'g>,
@@ -222,15 +247,10 @@ impl<'b, 'g> Burst<'b, 'g> {
         host: &H,
     ) -> Burst<'b, 'g> {
         Burst {
-            replies: bridge.delivers_replies() && host.are_first_here(),
-            bridge,
-            guard,
-            valid: bridge.needed().union(words),
-            now_ms,
             counters: bridge.program().counters.of_worker(guard.index()),
             longer: 0,
             ordered: true,
-            before: u64::MAX,
+            ..Burst::new(bridge, guard, words, now_ms, host)
         }
     }
 

@@ -523,20 +523,10 @@ impl<F: Frame> Engine<F> {
         let _stage = stages::enter(Stage::Actions, 1);
         let guard = guard.in_held(held.epoch);
         let late = now_ms >= held.origin.deadline_ms;
-        let longer = host.longer();
         let burst = Burst {
-            bridge,
-            guard: &guard,
-            valid: bridge.needed().union(held.valid),
-            now_ms,
-            counters: bridge
-                .program()
-                .counters
-                .of_worker_by(guard.index(), longer),
-            longer,
             ordered: true,
             before: if late { 0 } else { held.origin.before },
-            replies: bridge.delivers_replies() && host.are_first_here(),
+            ..Burst::new(bridge, &guard, held.valid, now_ms, host)
         };
         self.waiting_for.origin = Some(held.origin.clone());
         if self.walks.is_empty() {
