@@ -17,6 +17,26 @@ pub fn share(seed: u64, n: u64) -> f64 {
     ((number(seed, n) >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
+/// The numbers of a seed's sequence, one after the other.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Sequence {
+    /// Begins the sequence of a seed.
+    pub fn new(seed: u64) -> Sequence {
+        Sequence { seed, drawn: 0 }
+    }
+
+    /// Returns the next number.
+    pub fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        number(self.seed, self.drawn)
+    }
+}
+
 /// A choice among weights by one random number (Walker's alias method): 8 bytes a weight.
 #[derive(Clone, Debug)]
 pub struct Alias {

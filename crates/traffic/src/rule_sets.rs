@@ -5,8 +5,8 @@
 //!
 //! | | acl | fw | ipc |
 //! | --- | --- | --- | --- |
-//! | source prefix of 0, 8-15, 16-23, 24-31, 32 bits | 5 3 12 50 30 | 45 3 12 20 20 | 10 5 20 30 35 |
-//! | destination prefix, likewise | 2 2 11 35 50 | 15 3 17 25 40 | 8 4 23 30 35 |
+//! | bits of the source: 0, 8-15, 16-23, 24-31, 32 | 5 3 12 50 30 | 45 3 12 20 20 | 10 5 20 30 35 |
+//! | bits of the destination, likewise | 2 2 11 35 50 | 15 3 17 25 40 | 8 4 23 30 35 |
 //! | TCP, UDP, ICMP, ESP, any protocol | 75 15 4 1 5 | 50 25 8 4 13 | 60 25 6 2 7 |
 //! | source ports: all, 1024 and above, a range, one | 98 1 0 1 | 60 20 5 15 | 75 10 5 10 |
 //! | destination ports, likewise | 20 10 20 50 | 35 15 10 40 | 35 10 15 40 |
@@ -16,7 +16,7 @@
 //! well-known services, the k-th 1/k as likely, or in one of four any. No two rules of a set match
 //! the same packets; where no new one is found in 16 attempts, its source is one address.
 
-use crate::random::{Alias, number};
+use crate::random::{Alias, Sequence, number};
 use crate::rules::{Bits, ICMP, ICMP6, Ports, Rule, TCP, UDP, Vlan};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -95,7 +95,7 @@ struct Maker {
     network: Alias,
     service: Alias,
     seed: u64,
-    drawn: u64,
+    numbers: Sequence,
 }
 
 /// Returns weights of which the k-th is 1/k.
@@ -105,8 +105,7 @@ fn harmonic(count: usize) -> Vec<f64> {
 
 impl Maker {
     fn next(&mut self) -> u64 {
-        self.drawn += 1;
-        number(self.seed, self.drawn)
+        self.numbers.draw()
     }
 
     /// Returns a number from `low` to `high`.
@@ -188,7 +187,7 @@ pub fn make(kind: SetKind, count: usize, seed: u64) -> Vec<Rule> {
         network: Alias::new(&harmonic(NETWORKS)),
         service: Alias::new(&harmonic(SERVICES.len())),
         seed,
-        drawn: 0,
+        numbers: Sequence::new(seed),
     };
     let mut known = HashSet::new();
     let mut rules = Vec::with_capacity(count);

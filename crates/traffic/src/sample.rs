@@ -1,7 +1,7 @@
 //! Chooses packets by rules: packets that meet a rule, packets that meet none, and those of a
 //! tuple-space explosion.
 
-use crate::random::number;
+use crate::random::{Sequence, number};
 use crate::rules::{Bits, Header, ICMP6, Ports, Rule, TCP, UDP, Vlan, icmp_of};
 
 /// TCP's flag ACK, which packets have unless a rule wants others.
@@ -12,15 +12,11 @@ const TRIES: u64 = 64;
 pub const COMPARED_MAX: u64 = 2_000_000_000;
 
 /// Random numbers of one packet.
-struct Dice {
-    seed: u64,
-    drawn: u64,
-}
+struct Dice(Sequence);
 
 impl Dice {
     fn next(&mut self) -> u64 {
-        self.drawn += 1;
-        number(self.seed, self.drawn)
+        self.0.draw()
     }
 
     fn wide(&mut self) -> u128 {
@@ -58,10 +54,7 @@ impl Sampler {
     /// addresses, protocol (TCP or UDP, where it may be one of them) and ports. The rule must have
     /// been read from a file.
     pub fn meeting(&self, rule: &Rule, n: u64) -> Header {
-        let mut dice = Dice {
-            seed: number(self.seed, n),
-            drawn: 0,
-        };
+        let mut dice = Dice(Sequence::new(number(self.seed, n)));
         let six = rule.six.unwrap_or(self.usual.six);
         let wide = |number: u128| match six {
             true => number,

@@ -49,6 +49,16 @@ enum Above {
     Bare,
 }
 
+impl Above {
+    fn of(protocol: u8) -> Above {
+        match protocol {
+            UDP => Above::Udp,
+            TCP => Above::Tcp,
+            _ => Above::Bare,
+        }
+    }
+}
+
 /// A flow.
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -71,12 +81,9 @@ struct Row {
 
 /// Returns a number that tells kinds apart.
 fn kind_of(header: &Header) -> u8 {
-    let above = match header.protocol {
-        UDP => 0,
-        TCP => 1,
-        _ => 2,
-    };
-    above << 2 | u8::from(header.six) << 1 | u8::from(header.vlan.is_some())
+    (Above::of(header.protocol) as u8) << 2
+        | u8::from(header.six) << 1
+        | u8::from(header.vlan.is_some())
 }
 
 impl Table {
@@ -136,11 +143,7 @@ impl Kind {
     /// Prepares the kind of a flow.
     fn new(place: &str, headers: &Headers, sizes: &[u16], flow: &Header) -> Result<Kind, Problem> {
         let zero = if flow.six { "::" } else { "0.0.0.0" };
-        let above = match flow.protocol {
-            UDP => Above::Udp,
-            TCP => Above::Tcp,
-            _ => Above::Bare,
-        };
+        let above = Above::of(flow.protocol);
         let empty = Headers {
             eth_src: "0:0:0:0:0:0".into(),
             eth_dst: "0:0:0:0:0:0".into(),
