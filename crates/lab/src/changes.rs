@@ -7,6 +7,12 @@
 //! arrives, so the times include a packet's way through the switch, and are exact to the gap.
 //! OpenFlow 1.0, which every daemon speaks, by the bridge's own socket.
 
+use openflow::action::{Action, Instruction};
+use openflow::flow::{FlowMod, FlowModCommand, FlowStatsRequest, TABLE_ALL};
+use openflow::header::{HEADER, Header};
+use openflow::message::{FlowFormat, FlowModForm, Hello, MultipartRequest};
+use openflow::{Message, Version, group, port};
+use packet::{Field, Match};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -25,22 +31,12 @@ const AT_A_TIME: u32 = 500;
 /// The most frames that are taken from an interface before others have their turn.
 const BURST: usize = 256;
 
-const HELLO: u8 = 0;
+/// Types of messages that come. They are not decoded: statistics of thousands of rules would take
+/// longer than what is measured.
 const ERROR: u8 = 1;
 const ECHO_REQUEST: u8 = 2;
-const ECHO_REPLY: u8 = 3;
-const FLOW_MOD: u8 = 14;
-const STATS_REQUEST: u8 = 16;
 const STATS_REPLY: u8 = 17;
-const BARRIER_REQUEST: u8 = 18;
 const BARRIER_REPLY: u8 = 19;
-const ADD: u16 = 0;
-const DELETE: u16 = 3;
-/// All wildcards; those of the ingress port, the destination and the type.
-const ANY: u32 = (1 << 22) - 1;
-const IN_PORT: u32 = 1;
-const DL_DST: u32 = 1 << 3;
-const DL_TYPE: u32 = 1 << 4;
 /// Types of frames: those that pass, and those that no one sends, of the rules beside.
 const PASSING: u16 = 0x88b5;
 const BESIDE: u16 = 0x88b6;
@@ -233,14 +229,15 @@ struct Session {
     id: u32,
 }
 
-/// A message's kind, ID and body.
-type Message = (u8, u32, Vec<u8>);
+/// A message's type, ID and body.
+type Came = (u8, u32, Vec<u8>);
 
 impl Session {
     fn open(socket: &Path) -> io::Result<Session> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_write_timeout(Some(LIMIT))?;
-        stream.write_all(&message(HELLO, 0, &[]))?;
+        let versions = 1 << Version::V1_0 as u32;
+        stream.write_all(&message(0, &Message::Hello(Hello { versions })))?;
         stream.set_nonblocking(true)?;
         Ok(Session {
             stream,
@@ -265,7 +262,7 @@ impl Session {
     }
 
     /// Messages that have come, other than echo requests. An error that the switch sends is one.
-    fn read(&mut self) -> Result<Vec<Message>, String> {
+    fn read(&mut self) -> Result<Vec<Came>, String> {
         let mut part = [0; 65536];
         loop {
             match self.stream.read(&mut part) {
@@ -276,20 +273,18 @@ impl Session {
             }
         }
         let (mut messages, mut at) = (Vec::new(), 0);
-        while let Some(head) = self.input.get(at..at + 8) {
-            let length = usize::from(u16::from_be_bytes([head[2], head[3]])).max(8);
-            let id = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
-            let kind = head[1];
-            let Some(body) = self.input.get(at + 8..at + length) else {
+        while let Some(header) = Header::of(&self.input[at..]) {
+            let length = usize::from(header.length).max(HEADER);
+            let Some(body) = self.input.get(at + HEADER..at + length) else {
                 break;
             };
-            messages.push((kind, id, body.to_vec()));
+            messages.push((header.kind, header.xid, body.to_vec()));
             at += length;
         }
         self.input.drain(..at);
         for (kind, id, body) in &messages {
             match *kind {
-                ECHO_REQUEST => self.write(&message(ECHO_REPLY, *id, body))?,
+                ECHO_REQUEST => self.write(&message(*id, &Message::EchoReply(body.clone())))?,
                 ERROR => {
                     let code = body.get(..4).unwrap_or_default();
                     return Err(format!(
@@ -306,7 +301,7 @@ impl Session {
     fn finish(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.id += 1;
         let id = self.id;
-        self.write(&[bytes, &message(BARRIER_REQUEST, id, &[])].concat())?;
+        self.write(&[bytes, &message(id, &Message::BarrierRequest)].concat())?;
         let end = Instant::now() + LIMIT;
         while !self
             .read()?
@@ -328,9 +323,9 @@ impl Session {
     fn fill(&mut self, count: u32) -> Result<(), String> {
         let mut bytes = Vec::new();
         for number in 0..count {
-            let address = (0x0200_0100_0000 + u64::from(number)).to_be_bytes();
-            let matched = matching(0, &address[2..], BESIDE);
-            bytes.extend(rule(ADD, &matched, 1, Some(2)));
+            let mut matching = of_type(BESIDE);
+            matching.set_exact(Field::EthDst, 0x0200_0100_0000 + u128::from(number));
+            bytes.extend(add(matching, 1, 2));
             if (number + 1) % AT_A_TIME == 0 || number + 1 == count {
                 self.finish(&bytes)?;
                 bytes.clear();
@@ -341,11 +336,7 @@ impl Session {
 
     /// Removes all rules that were added here.
     fn empty(&mut self) -> Result<(), String> {
-        let kinds = [PASSING, BESIDE].map(|kind| {
-            let matched = matching(0, &[], kind);
-            rule(DELETE, &matched, 0, None)
-        });
-        self.finish(&kinds.concat())
+        self.finish(&[PASSING, BESIDE].map(|kind| delete(of_type(kind))).concat())
     }
 
     fn change(
@@ -357,8 +348,9 @@ impl Session {
     ) -> Result<Changes, String> {
         let mut found = Changes::default();
         let to = |sink: usize| {
-            let matched = matching(1, &[], PASSING);
-            rule(ADD, &matched, u16::MAX, Some(sink as u16 + 2))
+            let mut matching = of_type(PASSING);
+            matching.set_exact(Field::InPortOxm, 1);
+            add(matching, u16::MAX, sink as u32 + 2)
         };
         let mut target = 0;
         self.finish(&to(target))?;
@@ -400,7 +392,7 @@ impl Session {
                     if at >= *until {
                         target = 1 - target;
                         self.id += 1;
-                        let barrier = message(BARRIER_REQUEST, self.id, &[]);
+                        let barrier = message(self.id, &Message::BarrierRequest);
                         let sent = now();
                         self.write(&[to(target), barrier].concat())?;
                         phase = Phase::Changed {
@@ -469,60 +461,56 @@ fn wait(descriptors: &[RawFd; 3], limit: Duration) {
     unsafe { libc::ppoll(polls.as_mut_ptr(), 3, &raw const limit, std::ptr::null()) };
 }
 
-fn message(kind: u8, id: u32, body: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![1, kind];
-    bytes.extend((8 + body.len() as u16).to_be_bytes());
-    bytes.extend(id.to_be_bytes());
-    bytes.extend(body);
-    bytes
+fn message(id: u32, message: &Message) -> Vec<u8> {
+    openflow::encode(Version::V1_0, id, message)
 }
 
-/// A match of OpenFlow 1.0: by the type, the ingress port unless that is 0, and the destination if
-/// it is not empty.
-fn matching(port: u16, destination: &[u8], kind: u16) -> [u8; 40] {
-    let mut wildcards = ANY & !DL_TYPE;
-    if port != 0 {
-        wildcards &= !IN_PORT;
-    }
-    if !destination.is_empty() {
-        wildcards &= !DL_DST;
-    }
-    let mut bytes = [0; 40];
-    bytes[..4].copy_from_slice(&wildcards.to_be_bytes());
-    bytes[4..6].copy_from_slice(&port.to_be_bytes());
-    bytes[12..12 + destination.len()].copy_from_slice(destination);
-    bytes[22..24].copy_from_slice(&kind.to_be_bytes());
-    bytes
+/// All frames of a type.
+fn of_type(kind: u16) -> Match {
+    let mut matching = Match::any();
+    matching.set_exact(Field::EthType, kind.into());
+    matching
 }
 
-/// A change of a rule: with a port to send to where it is one to be added.
-fn rule(command: u16, matched: &[u8; 40], priority: u16, to: Option<u16>) -> Vec<u8> {
-    let mut body = matched.to_vec();
-    body.extend([0; 8]);
-    body.extend(command.to_be_bytes());
-    body.extend([0; 4]);
-    body.extend(priority.to_be_bytes());
-    body.extend(u32::MAX.to_be_bytes());
-    // Of any output.
-    body.extend(u16::MAX.to_be_bytes());
-    body.extend([0; 2]);
-    if let Some(port) = to {
-        body.extend([0, 0, 0, 8]);
-        body.extend(port.to_be_bytes());
-        body.extend([0; 2]);
-    }
-    message(FLOW_MOD, 0, &body)
+/// Adds a rule that sends to a port.
+fn add(matching: Match, priority: u16, port: u32) -> Vec<u8> {
+    let output = Action::Output { port, max_len: 0 };
+    change(FlowMod::add(
+        matching,
+        priority,
+        vec![Instruction::ApplyActions(vec![output])],
+    ))
+}
+
+/// Deletes all rules within a match.
+fn delete(matching: Match) -> Vec<u8> {
+    change(FlowMod {
+        command: FlowModCommand::Delete,
+        ..FlowMod::add(matching, 0, Vec::new())
+    })
+}
+
+fn change(change: FlowMod) -> Vec<u8> {
+    let form = FlowModForm::default();
+    message(0, &Message::FlowMod { change, form })
 }
 
 /// Asks for the statistics of all rules of all tables.
 fn statistics(id: u32) -> Vec<u8> {
-    let mut body = vec![0, 1, 0, 0];
-    body.extend(ANY.to_be_bytes());
-    body.extend([0; 36]);
-    // All tables, any output.
-    body.extend([0xff, 0]);
-    body.extend(u16::MAX.to_be_bytes());
-    message(STATS_REQUEST, id, &body)
+    let request = FlowStatsRequest {
+        table: TABLE_ALL,
+        matching: Match::any(),
+        cookie: 0,
+        cookie_mask: 0,
+        out_port: port::ANY,
+        out_group: group::ANY,
+    };
+    let request = MultipartRequest::Flow {
+        request,
+        format: FlowFormat::Standard,
+    };
+    let more = false;
+    message(id, &Message::MultipartRequest { request, more })
 }
 
 #[cfg(test)]
@@ -532,22 +520,25 @@ mod tests {
     /// As the specification of OpenFlow 1.0.0 has them.
     #[test]
     fn messages_have_their_layout() {
-        let matched = matching(1, &[2, 0, 1, 0, 0, 7], PASSING);
-        assert_eq!(
-            u32::from_be_bytes(matched[..4].try_into().unwrap()),
-            0x003f_ffe6
-        );
+        let mut matching = of_type(PASSING);
+        matching.set_exact(Field::InPortOxm, 1);
+        matching.set_exact(Field::EthDst, 0x0200_0100_0007);
+        let add = add(matching, 9, 2);
+        let matched = &add[8..48];
+        // All wildcards but those of the ingress port, the destination and the type; 32 or more in
+        // the six bits of an address of IPv4 stand for all of it.
+        let wildcards = u32::from_be_bytes(matched[..4].try_into().unwrap());
+        assert_eq!(wildcards | 0x1f << 8 | 0x1f << 14, 0x003f_ffe6);
         assert_eq!(
             (&matched[4..6], &matched[22..24]),
             (&[0, 1][..], &[0x88, 0xb5][..])
         );
         assert_eq!(matched[12..18], [2, 0, 1, 0, 0, 7]);
-        let add = rule(ADD, &matched, 9, Some(2));
         assert_eq!((add.len(), add[1], add[3]), (80, 14, 80));
         assert_eq!(add[56..58], [0, 0]);
         assert_eq!(add[62..64], [0, 9]);
         assert_eq!(add[72..], [0, 0, 0, 8, 0, 2, 0, 0]);
-        assert_eq!(rule(DELETE, &matched, 0, None).len(), 72);
+        assert_eq!(delete(of_type(PASSING)).len(), 72);
         assert_eq!(statistics(5).len(), 56);
     }
 
@@ -561,15 +552,17 @@ mod tests {
             id: 0,
         };
         // In parts, with an echo request before.
-        let echo = message(ECHO_REQUEST, 4, b"there?");
+        let echo = message(4, &Message::EchoRequest(b"there?".to_vec()));
         theirs.write_all(&echo[..9]).unwrap();
         assert_eq!(session.read().unwrap(), []);
         theirs.write_all(&echo[9..]).unwrap();
         assert_eq!(session.read().unwrap().len(), 1);
         let mut reply = [0; 14];
         theirs.read_exact(&mut reply).unwrap();
-        assert_eq!((reply[1], &reply[8..]), (ECHO_REPLY, &b"there?"[..]));
-        theirs.write_all(&message(ERROR, 0, &[0, 3, 0, 1])).unwrap();
+        assert_eq!((reply[1], &reply[8..]), (3, &b"there?"[..]));
+        theirs
+            .write_all(&[1, ERROR, 0, 12, 0, 0, 0, 0, 0, 3, 0, 1])
+            .unwrap();
         assert!(session.read().unwrap_err().contains("[0, 3, 0, 1]"));
         drop(theirs);
         assert!(session.read().unwrap_err().contains("closed"));

@@ -752,69 +752,51 @@ mod tests {
         assert_eq!(job(&routes), Job::Routes(9));
     }
 
-    /// A switch behind vhost-user sockets whose counters stand still.
-    struct Still(usize);
+    /// A switch whose ports receive and send so many frames between two readings.
+    struct Counting {
+        ends: Vec<End>,
+        each: Vec<(u64, u64)>,
+        readings: u64,
+    }
 
-    impl Running for Still {
-        fn ends(&self) -> Vec<End> {
+    impl Counting {
+        /// Behind vhost-user sockets, with counters that stand still.
+        fn still(ports: usize) -> Counting {
             let end = |number| End::Socket {
                 path: format!("/run/{number}").into(),
                 server: true,
             };
-            (1..=self.0).map(end).collect()
+            Counting {
+                ends: (1..=ports).map(end).collect(),
+                each: vec![(0, 0); ports],
+                readings: 0,
+            }
         }
 
-        fn counters(&mut self) -> Result<Vec<Counters>, subject::Error> {
-            Ok(vec![Counters::default(); self.0])
-        }
-
-        fn apply(&mut self, _: &Job) -> Result<(), subject::Error> {
-            Ok(())
-        }
-
-        fn process(&self) -> Option<u32> {
-            None
-        }
-
-        fn workers(&self) -> Vec<u32> {
-            Vec::new()
-        }
-
-        fn stages(&mut self) -> Result<Option<Vec<subject::Stage>>, subject::Error> {
-            Ok(None)
-        }
-
-        fn stop(self: Box<Self>) -> Result<(), subject::Error> {
-            Ok(())
+        /// With a guest at port 2 for which a thousand frames come, of which so many are taken.
+        fn feeding(taken: u64) -> Counting {
+            Counting {
+                ends: vec![End::Itself, End::Itself, End::Itself, End::Itself],
+                // What comes out of the guest again does not matter.
+                each: vec![(1000, 0), (0, taken), (taken / 2, 0), (0, taken / 2)],
+                readings: 0,
+            }
         }
     }
 
-    /// A switch for whose guest at port 2 a thousand frames come between two readings, of which so
-    /// many are taken.
-    struct Feeding {
-        taken: u64,
-        readings: u64,
-    }
-
-    impl Running for Feeding {
+    impl Running for Counting {
         fn ends(&self) -> Vec<End> {
-            vec![End::Itself, End::Itself, End::Itself, End::Itself]
+            self.ends.clone()
         }
 
         fn counters(&mut self) -> Result<Vec<Counters>, subject::Error> {
             self.readings += 1;
-            let counters = |received, sent| Counters {
+            let counters = |(received, sent)| Counters {
                 received: received * self.readings,
                 sent: sent * self.readings,
                 ..Counters::default()
             };
-            Ok(vec![
-                counters(1000, 0),
-                counters(0, self.taken),
-                // What comes out of the guest again does not matter.
-                counters(self.taken / 2, 0),
-                counters(0, self.taken / 2),
-            ])
+            Ok(self.each.iter().copied().map(counters).collect())
         }
 
         fn apply(&mut self, _: &Job) -> Result<(), subject::Error> {
@@ -851,7 +833,7 @@ mod tests {
             let settings = Settings { path, ..settings() };
             let setup = built(&settings, Physical::Memory).unwrap();
             let outcome = Live {
-                running: &mut Feeding { taken, readings: 0 },
+                running: &mut Counting::feeding(taken),
                 setup: &setup,
                 settings: &settings,
                 generator: &mut Asked::default(),
@@ -902,7 +884,7 @@ mod tests {
         let mut generator = Asked::default();
         let specs = generator.0.clone();
         let outcome = Live {
-            running: &mut Still(setup.plan.ports.len()),
+            running: &mut Counting::still(setup.plan.ports.len()),
             setup: &setup,
             settings,
             generator: &mut generator,
