@@ -139,17 +139,8 @@ def a_running_switch_predicts_for_its_own_ports(lab):
             lab.namespace(f"h{number}").quiet(), f"p{number}", "eth0", f"ofport_request={number}"
         )
     for name, bridge, peer, number in (("a", "br0", "b", 3), ("b", "br1", "a", 1)):
-        switch.vsctl(
-            "add-port",
-            bridge,
-            name,
-            "--",
-            "set",
-            "Interface",
-            name,
-            "type=patch",
-            f"options:peer={peer}",
-            f"ofport_request={number}",
+        switch.port(
+            name, "type=patch", f"options:peer={peer}", f"ofport_request={number}", bridge=bridge
         )
     before = links()
 

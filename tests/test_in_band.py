@@ -366,18 +366,7 @@ def dhcp_replies_reach_the_local_port(lab):
     switch.namespace.run("ip link set br1 up")
     switch.vsctl("set-controller", "br1", "tcp:10.1.1.1")
     for bridge, name, peer in (("br0", "a", "b"), ("br1", "b", "a")):
-        switch.vsctl(
-            "add-port",
-            bridge,
-            name,
-            "--",
-            "set",
-            "Interface",
-            name,
-            "type=patch",
-            f"options:peer={peer}",
-            "ofport_request=9",
-        )
+        switch.port(name, "type=patch", f"options:peer={peer}", "ofport_request=9", bridge=bridge)
     becomes(lambda: len(hidden(switch, "br1")) >= 4, True, "hidden rules of br1")
     beyond = switch.namespace.raw("br1")
 

@@ -134,18 +134,7 @@ def a_patch_port_keeps_frames(lab):
     switch.vsctl("del-port", "p2")
     switch.vsctl("add-port", "br1", "p2", "--", "set", "Interface", "p2", "ofport_request=2")
     for bridge, name, peer in (("br0", "there", "back"), ("br1", "back", "there")):
-        switch.vsctl(
-            "add-port",
-            bridge,
-            name,
-            "--",
-            "set",
-            "Interface",
-            name,
-            "type=patch",
-            f"options:peer={peer}",
-            "ofport_request=9",
-        )
+        switch.port(name, "type=patch", f"options:peer={peer}", "ofport_request=9", bridge=bridge)
     switch.vsctl(
         "set",
         "Port",

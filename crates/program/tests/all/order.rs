@@ -1,17 +1,13 @@
 //! Packets of one flow leave in the order of arrival, whatever the packets between them meet: rules
 //! that only send, with verdicts, and rules that look up in many tables before they send.
 
-use crate::support::Met;
+use crate::support::Switch;
 use packet::key::at;
 use packet::{Field, HeapFrame, Match};
-use program::Program;
-use program::actions::{Op, OpList, PortNo};
-use program::epoch::Reader;
-use program::exec::{CacheMode, Engine};
-use program::rule::RuleSpec;
-use program::table::{Bridge, BridgeWriter, LOOKUP_MAX};
+use program::actions::{Op, PortNo};
+use program::exec::CacheMode;
+use program::table::LOOKUP_MAX;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Rules of the first table that only send, and those that look up first. Each is for one
 /// destination, and so for one flow.
@@ -47,101 +43,66 @@ enum Lookups {
     Nested,
 }
 
-struct Switch {
-    program: Arc<Program>,
-    writer: BridgeWriter,
-    reader: Reader,
-    engine: Engine<HeapFrame>,
-}
-
-impl Switch {
-    fn add(&mut self, table: u8, matching: Match, priority: u32, ops: Vec<Op>) {
-        let counter = self.program.counters.allocate().unwrap();
-        let spec = RuleSpec {
-            matching,
-            priority,
-            ops: Arc::new(OpList::new(ops)),
-            counter,
-            cookie: 0,
+/// Creates a switch with these rules.
+fn looking_up(lookups: Lookups) -> Switch {
+    let mut switch = Switch::new();
+    switch.program.walk_caches.set_mode(CacheMode::Never);
+    let resubmit = |table| Op::Resubmit {
+        in_port: None,
+        table: Some(table),
+    };
+    for flow in SEND.start..LOOK_UP.end {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set_bytes(at::ETH_DST + 2, &[0, 0, 0, flow], &[0xff; 4]);
+        let mut ops = match lookups {
+            _ if SEND.contains(&flow) => vec![],
+            Lookups::Listed => LATER.map(resubmit).collect(),
+            Lookups::Nested => vec![resubmit(LATER.start)],
         };
-        self.writer.insert(table, spec);
+        ops.push(Op::Output(port_of(flow)));
+        switch.add(0, matching, 10, ops);
     }
-
-    fn new(lookups: Lookups) -> Switch {
-        let program = Arc::new(Program::new());
-        program.walk_caches.set_mode(CacheMode::Never);
-        let reader = program.domain.reader().unwrap();
-        program.counters.add_worker(reader.index());
-        let mut switch = Switch {
-            writer: BridgeWriter::new(Bridge::new(Arc::clone(&program))),
-            program,
-            reader,
-            engine: Engine::new(),
-        };
-        let resubmit = |table| Op::Resubmit {
-            in_port: None,
-            table: Some(table),
-        };
-        for flow in SEND.start..LOOK_UP.end {
+    for table in LATER {
+        // Ports without common bits would take too many comparisons for these stages to be
+        // fused with those before them.
+        for bit in 0..RULES {
             let mut matching = Match::any();
             matching.set_exact(Field::EthType, 0x0800);
-            matching.set_bytes(at::ETH_DST + 2, &[0, 0, 0, flow], &[0xff; 4]);
-            let mut ops = match lookups {
-                _ if SEND.contains(&flow) => vec![],
-                Lookups::Listed => LATER.map(resubmit).collect(),
-                Lookups::Nested => vec![resubmit(LATER.start)],
-            };
-            ops.push(Op::Output(port_of(flow)));
-            switch.add(0, matching, 10, ops);
+            matching.set_exact(Field::IpProto, 17);
+            matching.set_exact(Field::UdpDst, 1 << bit);
+            switch.add(table, matching, 10 + u32::from(bit), vec![]);
         }
-        for table in LATER {
-            // Ports without common bits would take too many comparisons for these stages to be
-            // fused with those before them.
-            for bit in 0..RULES {
-                let mut matching = Match::any();
-                matching.set_exact(Field::EthType, 0x0800);
-                matching.set_exact(Field::IpProto, 17);
-                matching.set_exact(Field::UdpDst, 1 << bit);
-                switch.add(table, matching, 10 + u32::from(bit), vec![]);
-            }
-            let next = table + 1;
-            let more = lookups == Lookups::Nested && LATER.contains(&next);
-            let ops = more.then(|| resubmit(next)).into_iter().collect();
-            switch.add(table, Match::any(), 1, ops);
-        }
-        switch.writer.commit();
-        switch.program.domain.publish();
-        switch.writer.shape_now();
-        switch.program.domain.publish();
-        let described = switch.writer.describe(0);
-        assert!(described.why.contains("told by value"), "{described:?}");
-        switch
+        let next = table + 1;
+        let more = lookups == Lookups::Nested && LATER.contains(&next);
+        let ops = more.then(|| resubmit(next)).into_iter().collect();
+        switch.add(table, Match::any(), 1, ops);
     }
+    switch.shape();
+    let described = switch.writer.describe(0);
+    assert!(described.why.contains("told by value"), "{described:?}");
+    switch
+}
 
-    /// Sends a burst of packets of these flows, and checks that all leave, those of each flow in
-    /// order.
-    fn keeps_order(&mut self, flows: &[u8]) {
-        let packets = flows.iter().zip(0..);
-        let mut frames = packets.clone().map(|(flow, number)| frame(*flow, number));
-        let mut frames: Vec<HeapFrame> = frames.by_ref().collect();
-        let mut met = Met::default();
-        let guard = self.reader.begin();
-        let bridge = Arc::clone(self.writer.bridge());
-        (self.engine).burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut met);
-        // Flow and number of what has left.
-        let number = |bytes: &[u8]| u16::from_be_bytes([bytes[18], bytes[19]]);
-        let sent = met.only_sent();
-        let left = sent.iter().map(|(port, bytes)| {
-            assert_eq!(*port, port_of(bytes[5]));
-            (bytes[5], number(bytes))
-        });
-        let mut left: Vec<(u8, u16)> = left.collect();
-        let mut wanted: Vec<(u8, u16)> = packets.map(|(flow, number)| (*flow, number)).collect();
-        // Both sorts are stable.
-        wanted.sort_by_key(|(flow, _)| *flow);
-        left.sort_by_key(|(flow, _)| *flow);
-        assert_eq!(left, wanted, "of {flows:?}");
-    }
+/// Sends a burst of packets of these flows, and checks that all leave, those of each flow in
+/// order.
+fn keeps_order(switch: &mut Switch, flows: &[u8]) {
+    let packets = flows.iter().zip(0..);
+    let mut frames = packets.clone().map(|(flow, number)| frame(*flow, number));
+    let met = switch.walk(1, frames.by_ref().collect());
+    // Flow and number of what has left.
+    let number = |bytes: &[u8]| u16::from_be_bytes([bytes[18], bytes[19]]);
+    let sent = met.only_sent();
+    let left = sent.iter().map(|(port, bytes)| {
+        assert_eq!(*port, port_of(bytes[5]));
+        (bytes[5], number(bytes))
+    });
+    let mut left: Vec<(u8, u16)> = left.collect();
+    let mut wanted: Vec<(u8, u16)> = packets.map(|(flow, number)| (*flow, number)).collect();
+    // Both sorts are stable.
+    wanted.sort_by_key(|(flow, _)| *flow);
+    left.sort_by_key(|(flow, _)| *flow);
+    assert_eq!(left, wanted, "of {flows:?}");
 }
 
 /// Returns a reproducible pseudorandom generator of numbers below its argument.
@@ -164,14 +125,14 @@ fn shuffle(flows: &mut [u8], below: &mut impl FnMut(usize) -> usize) {
 #[test]
 fn packets_that_wait_for_lookups_leave_before_later_ones_of_their_flows() {
     for lookups in [Lookups::Listed, Lookups::Nested] {
-        let mut switch = Switch::new(lookups);
+        let mut switch = looking_up(lookups);
         for (first, then) in [(28, 20), (32, 16), (40, 8), (26, 26)] {
             let first = LOOK_UP.take(first);
             let then = LOOK_UP.rev().skip(LOOK_UP.len() - first.len()).take(then);
             let between = SEND.take(2);
             let mut flows: Vec<u8> = first.chain(between.clone()).chain(then).collect();
             flows.extend(between.cycle().take(LOOKUP_MAX - flows.len()));
-            switch.keeps_order(&flows);
+            keeps_order(&mut switch, &flows);
         }
     }
 }
@@ -181,7 +142,7 @@ fn packets_that_wait_for_lookups_leave_before_later_ones_of_their_flows() {
 #[test]
 fn packets_of_a_flow_leave_in_order_whatever_is_between_them() {
     for lookups in [Lookups::Listed, Lookups::Nested] {
-        let (mut switch, mut below) = (Switch::new(lookups), numbers());
+        let (mut switch, mut below) = (looking_up(lookups), numbers());
         for turn in 0..600 {
             let slow = 8 + below(23);
             let mut pick = |range: Range<u8>, count: usize| {
@@ -207,7 +168,7 @@ fn packets_of_a_flow_leave_in_order_whatever_is_between_them() {
                     flows[slow.len()..].rotate_left(at);
                 }
             }
-            switch.keeps_order(&flows);
+            keeps_order(&mut switch, &flows);
         }
     }
 }

@@ -1,15 +1,9 @@
 //! DHCP replies reach the local port where the bridge wants that, whichever way the burst takes
 //! through the engine, once, and no other packet does.
 
-use crate::support::{BACK, Met};
+use crate::support::{BACK, Met, Switch};
 use packet::{Field, HeapFrame, Match};
-use program::Program;
-use program::actions::{Op, OpList, PortNo};
-use program::epoch::Reader;
-use program::exec::Engine;
-use program::rule::RuleSpec;
-use program::table::{Bridge, BridgeWriter};
-use std::sync::Arc;
+use program::actions::{Op, PortNo};
 
 const LOCAL: PortNo = 0xffff_fffe;
 
@@ -26,60 +20,20 @@ fn frame(tagged: bool, host: u8, source: u8, destination: u8) -> HeapFrame {
     HeapFrame::new(&bytes)
 }
 
-struct Switch {
-    program: Arc<Program>,
-    writer: BridgeWriter,
-    reader: Reader,
-    engine: Engine<HeapFrame>,
-}
-
-impl Switch {
-    /// Creates one with these rules of table 0, for packets to a host or for all, and one of table
-    /// 1.
-    fn new(rules: Vec<(Option<u8>, Vec<Op>)>) -> Switch {
-        let program = Arc::new(Program::new());
-        let reader = program.domain.reader().unwrap();
-        program.counters.add_worker(reader.index());
-        let mut switch = Switch {
-            writer: BridgeWriter::new(Bridge::new(Arc::clone(&program))),
-            program,
-            reader,
-            engine: Engine::new(),
-        };
-        for (host, ops) in rules {
-            let mut matching = Match::any();
-            if let Some(host) = host {
-                matching.set_exact(Field::EthDst, 0x0200_0000_0000 + u128::from(host));
-            }
-            switch.add(0, matching, 10 - u32::from(host.is_none()), ops);
+/// Creates a switch with these rules of table 0, for packets to a host or for all, and one of table
+/// 1.
+fn with_rules(rules: Vec<(Option<u8>, Vec<Op>)>) -> Switch {
+    let mut switch = Switch::new();
+    for (host, ops) in rules {
+        let mut matching = Match::any();
+        if let Some(host) = host {
+            matching.set_exact(Field::EthDst, 0x0200_0000_0000 + u128::from(host));
         }
-        switch.add(1, Match::any(), 1, vec![Op::Output(4)]);
-        switch.writer.commit();
-        switch.program.domain.publish();
-        switch.writer.shape_now();
-        switch.program.domain.publish();
-        switch
+        switch.add(0, matching, 10 - u32::from(host.is_none()), ops);
     }
-
-    fn add(&mut self, table: u8, matching: Match, priority: u32, ops: Vec<Op>) {
-        let counter = self.program.counters.allocate().unwrap();
-        let spec = RuleSpec {
-            matching,
-            priority,
-            ops: Arc::new(OpList::new(ops)),
-            counter,
-            cookie: 0,
-        };
-        self.writer.insert(table, spec);
-    }
-
-    fn walk(&mut self, in_port: PortNo, mut frames: Vec<HeapFrame>) -> Met {
-        let mut met = Met::default();
-        let guard = self.reader.begin();
-        let bridge = Arc::clone(self.writer.bridge());
-        (self.engine).burst(&bridge, &guard, in_port, &mut frames, 0, 1, &mut met);
-        met
-    }
+    switch.add(1, Match::any(), 1, vec![Op::Output(4)]);
+    switch.shape();
+    switch
 }
 
 /// How many packets left by each of these ports.
@@ -112,7 +66,7 @@ fn replies_reach_the_local_port_once() {
                 true => (0..100).map(|host| (Some(host), ops.clone())).collect(),
                 false => vec![(None, ops.clone())],
             };
-            let mut switch = Switch::new(rules);
+            let mut switch = with_rules(rules);
             let others = |source, destination| {
                 (0..30).map(move |at| frame(at % 3 == 0, at, source, destination))
             };
@@ -148,7 +102,7 @@ fn replies_reach_the_local_port_once() {
 
 #[test]
 fn a_reply_of_the_local_port_comes_back() {
-    let mut switch = Switch::new(vec![(None, vec![Op::Output(2)])]);
+    let mut switch = with_rules(vec![(None, vec![Op::Output(2)])]);
     switch.writer.bridge().deliver_replies(true);
     let met = switch.walk(
         LOCAL,
@@ -159,13 +113,13 @@ fn a_reply_of_the_local_port_comes_back() {
 
 #[test]
 fn a_reply_reaches_the_local_port_as_the_rules_leave_it() {
-    let mut switch = Switch::new(vec![(None, vec![Op::PopVlan, Op::Output(2)])]);
+    let mut switch = with_rules(vec![(None, vec![Op::PopVlan, Op::Output(2)])]);
     switch.writer.bridge().deliver_replies(true);
     let sent = switch.walk(1, vec![frame(true, 1, 67, 68)]).only_sent();
     assert_eq!(sent.len(), 2);
     assert!(sent.iter().all(|(_, bytes)| bytes[12..14] == [8, 0]));
     // Without a rule: it is not counted as dropped.
-    let mut switch = Switch::new(vec![]);
+    let mut switch = with_rules(vec![]);
     switch.writer.bridge().deliver_replies(true);
     let sent = switch.walk(1, vec![frame(true, 1, 67, 68)]).only_sent();
     assert_eq!(sent.len(), 1);

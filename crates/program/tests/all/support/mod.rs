@@ -2,9 +2,15 @@
 
 use conntrack::{Earlier, Request, Tracked};
 use packet::parse::{Layers, Malformed};
-use packet::{Frame, HeapFrame};
-use program::actions::{PortNo, ToController};
+use packet::{Frame, HeapFrame, Match};
+use program::Program;
+use program::actions::{Op, OpList, PortNo, ToController};
+use program::epoch::Reader;
+use program::exec::Engine;
 use program::host::{Context, DropReason, Host};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter};
+use std::sync::Arc;
 
 /// Stands for the ingress port where a rule sends packets back.
 pub const BACK: PortNo = 99;
@@ -69,5 +75,58 @@ impl Host<HeapFrame> for Met {
     }
     fn dropped(&mut self, reason: DropReason) {
         self.dropped.push(reason);
+    }
+}
+
+/// A bridge, and a worker that walks its packets.
+pub struct Switch {
+    pub program: Arc<Program>,
+    pub writer: BridgeWriter,
+    reader: Reader,
+    engine: Engine<HeapFrame>,
+}
+
+impl Switch {
+    /// Creates one without rules.
+    pub fn new() -> Switch {
+        let program = Arc::new(Program::new());
+        let reader = program.domain.reader().unwrap();
+        program.counters.add_worker(reader.index());
+        Switch {
+            writer: BridgeWriter::new(Bridge::new(Arc::clone(&program))),
+            program,
+            reader,
+            engine: Engine::new(),
+        }
+    }
+
+    /// Adds a rule, to be published by [`Switch::shape`].
+    pub fn add(&mut self, table: u8, matching: Match, priority: u32, ops: Vec<Op>) {
+        let counter = self.program.counters.allocate().unwrap();
+        let spec = RuleSpec {
+            matching,
+            priority,
+            ops: Arc::new(OpList::new(ops)),
+            counter,
+            cookie: 0,
+        };
+        self.writer.insert(table, spec);
+    }
+
+    /// Publishes the rules, and what is made of them.
+    pub fn shape(&mut self) {
+        self.writer.commit();
+        self.program.domain.publish();
+        self.writer.shape_now();
+        self.program.domain.publish();
+    }
+
+    /// Walks a burst.
+    pub fn walk(&mut self, in_port: PortNo, mut frames: Vec<HeapFrame>) -> Met {
+        let mut met = Met::default();
+        let guard = self.reader.begin();
+        let bridge = Arc::clone(self.writer.bridge());
+        (self.engine).burst(&bridge, &guard, in_port, &mut frames, 0, 1, &mut met);
+        met
     }
 }
