@@ -213,7 +213,12 @@ def others_and_the_daemon_leave_each_other_alone(lab):
         check(re.search(pattern, steering.printed(log)), steering.printed(log))
         equal(steering.programs(), program, "programs")
     steering.unset()
-    wait_for("it is released", lambda: not steering.programs())
+
+    def released():
+        # The socket goes after the program, and who comes meanwhile is told that it is there.
+        return not steering.programs() and not steering.socket()
+
+    wait_for("it is released", released)
     # Now the others are first, with their sockets elsewhere and here.
     for log, rundir, pattern in (
         (
@@ -235,7 +240,7 @@ def others_and_the_daemon_leave_each_other_alone(lab):
         equal(process.wait(10), 0, "status of sluice steer run")
         steering.is_up()
         steering.unset()
-        wait_for("it is released again", lambda: not steering.programs())
+        wait_for("it is released again", released)
 
 
 @test(timeout=120)
