@@ -24,6 +24,7 @@ Before each measurement it waits up to 90 s for the machine to be idle. Needs ro
 iproute2, libbpf-dev.
 """
 
+import itertools
 import json
 import os
 import re
@@ -39,6 +40,8 @@ A, B = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
 LENGTH = 1344
 FACTOR = 1.6
 ROWS = ["collision", "avoidance", "cost"]
+# Namespaces stay until the lab ends, so each measurement of capacity has names of its own.
+CAPACITIES = itertools.count(1)
 
 
 class Hosts:
@@ -162,7 +165,7 @@ def packets(before, after, flow):
 
 def capacity(lab, options):
     """Packets a second that one core decrypts, from the kernel's receive path on."""
-    hosts = Hosts(lab, "c", options)
+    hosts = Hosts(lab, f"c{next(CAPACITIES)}", options)
     quiet()
     hosts.spread(2)
     sender = hosts.send(1.5, (0, 1000, 200_000, 0))

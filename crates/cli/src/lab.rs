@@ -337,10 +337,8 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
         },
     )?;
     for experiment in &results.experiments {
-        match &experiment.state {
-            State::Done => {}
-            State::Interrupted => errln!("{}: was ended before it was done", experiment.id),
-            State::Failed(why) => errln!("{}: {why}", experiment.id),
+        if experiment.state == State::Interrupted {
+            errln!("{}: was ended before it was done", experiment.id);
         }
     }
     report(&options.output, &results, earlier.as_ref())?;
@@ -358,7 +356,23 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
             again.join(" ")
         );
     }
-    Ok(())
+    match failures(&results.experiments) {
+        None => Ok(()),
+        Some(why) => bail!("{why}"),
+    }
+}
+
+/// Which experiments failed, and why; none if none did.
+fn failures(experiments: &[lab::results::Experiment]) -> Option<String> {
+    let failed: Vec<String> = experiments
+        .iter()
+        .filter_map(|experiment| match &experiment.state {
+            State::Failed(why) => Some(format!("\n{}: {why}", experiment.id)),
+            _ => None,
+        })
+        .collect();
+    let (count, all) = (failed.len(), experiments.len());
+    (count > 0).then(|| format!("{count} of {all} experiments failed:{}", failed.concat()))
 }
 
 /// Writes report.html.
@@ -385,4 +399,22 @@ fn clean() -> Result<()> {
         outln!("nothing was left behind");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_said_with_its_reason() {
+        let one = |id: &str, state| lab::results::Experiment {
+            id: id.into(),
+            state,
+            ..Default::default()
+        };
+        let failed = State::Failed("no such port".into());
+        let text = failures(&[one("A1", State::Done), one("C1", failed)]).unwrap();
+        assert_eq!(text, "1 of 2 experiments failed:\nC1: no such port");
+        assert_eq!(failures(&[one("A1", State::Done)]), None);
+    }
 }

@@ -76,6 +76,8 @@ pub fn find(program: &str) -> Result<PathBuf, String> {
 
 /// Most lines that are taken of a program.
 const LINES_MAX: usize = 1_000_000;
+/// The end of its log in which the last line is looked for, bytes.
+const TAIL: u64 = 4096;
 /// How long a program that is to end may take to remove what it made.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -96,6 +98,8 @@ pub fn run(
         .append(true)
         .open(log)
         .map_err(|error| format!("{}: {error}", log.display()))?;
+    // A run that goes on has what the program said before.
+    let said_before = errors.metadata().map_or(0, |metadata| metadata.len());
     let mut command = Command::new(path);
     command
         .arg(request.experiment)
@@ -198,11 +202,25 @@ pub fn run(
         Some(text) => Err(format!("{}: {text}", request.program)),
         None if stop.load(Ordering::Relaxed) || status.success() => Ok(()),
         None => Err(format!(
-            "{} ended with {status}: see {}",
+            "{} ended with {status}: {}see {}",
             request.program,
+            last_line(log, said_before).map_or(String::new(), |line| format!("{line}; ")),
             log.display()
         )),
     }
+}
+
+/// The last line of a log that is not empty, from so many bytes on; at most a sentence of it.
+fn last_line(log: &Path, from: u64) -> Option<String> {
+    let mut file = std::fs::File::open(log).ok()?;
+    let end = file.metadata().ok()?.len();
+    let start = from.max(end.saturating_sub(TAIL));
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(start)).ok()?;
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, TAIL), &mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    Some(line.chars().take(200).collect())
 }
 
 #[cfg(test)]
@@ -261,7 +279,12 @@ mod tests {
         let text = failure("echo no JSON", long);
         assert!(text.contains("\"no JSON\\n\" is not a cell"), "{text}");
         let text = failure("exit 3", long);
-        assert!(text.contains("exit status: 3"), "{text}");
+        assert!(text.contains("exit status: 3: see "), "{text}");
+        // Why, in the program's own words: the last of them, and not those of a run before.
+        let text = failure("echo first >&2; echo no such port >&2; echo >&2; exit 3", long);
+        assert!(text.contains("exit status: 3: no such port; see "), "{text}");
+        let text = failure("exit 4", long);
+        assert!(text.contains("exit status: 4: see "), "{text}");
         let text = failure("sleep 100", Duration::from_millis(200));
         assert!(text.contains("was not done within"), "{text}");
         // Also behind one that has ended and left something that prints on and on.
