@@ -74,6 +74,64 @@ pub struct Comparison {
     pub only_now: Vec<String>,
     /// What differs besides figures, a sentence each: why they may not be comparable.
     pub remarks: Vec<String>,
+    /// How well the earlier run foretold the later one, by experiment.
+    pub foretold: Vec<(String, Foretold)>,
+}
+
+/// How well intervals of one run foretell the medians of another. Figures of one run only count
+/// where they are exact: where the other run has the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Foretold {
+    /// Figures that both runs have.
+    pub figures: usize,
+    /// Of these: those whose later median lies in the earlier interval.
+    pub inside: usize,
+    /// And those whose earlier interval is [`NARROW`].
+    pub narrow: usize,
+}
+
+/// An interval is narrow if its half-width is at most this share of the median, or so many
+/// percentage points where the figure is a percentage.
+pub const NARROW: f64 = 0.1;
+/// Percentage points that make an interval narrow.
+pub const POINTS: f64 = 1.0;
+
+impl Foretold {
+    fn count(&mut self, before: &Figure, after: &Figure, unit: &str) {
+        self.figures += 1;
+        // Results have twelve digits of what was measured.
+        let slack = 1e-9 * before.median.abs();
+        let inside = before.low - slack <= after.median && after.median <= before.high + slack;
+        self.inside += usize::from(inside);
+        let half = (before.high - before.low) / 2.0;
+        let points = if unit == "%" { POINTS } else { 0.0 };
+        // A single run has no interval: that it is exact is seen by the other one.
+        let known = before.runs.len() > 1 || inside;
+        let narrow = half <= (NARROW * before.median.abs()).max(points);
+        self.narrow += usize::from(known && narrow);
+    }
+
+    fn add(self, other: Foretold) -> Foretold {
+        Foretold {
+            figures: self.figures + other.figures,
+            inside: self.inside + other.inside,
+            narrow: self.narrow + other.narrow,
+        }
+    }
+
+    /// What is to hold of a run on a still machine, in words.
+    fn text(self) -> String {
+        let share = |count: usize| 100.0 * count as f64 / self.figures.max(1) as f64;
+        format!(
+            "{} of {} figures of the second lie in the first's intervals ({:.1}%); {} intervals \
+             ({:.1}%) have a half-width of at most 10% or one percentage point",
+            self.inside,
+            self.figures,
+            share(self.inside),
+            self.narrow,
+            share(self.narrow)
+        )
+    }
 }
 
 /// Compares a run with an earlier one. Two figures differ if their intervals are disjoint; a single
@@ -129,6 +187,7 @@ fn by_key(experiment: &Experiment) -> HashMap<String, &Cell> {
 
 fn cells_of(after: &Experiment, before: &Experiment, number: usize, comparison: &mut Comparison) {
     let earlier = by_key(before);
+    let mut foretold = Foretold::default();
     for cell in &after.cells {
         let Some(before) = earlier.get(&cells::cell_key(cell)) else {
             continue;
@@ -141,6 +200,7 @@ fn cells_of(after: &Experiment, before: &Experiment, number: usize, comparison: 
             let (Some(before), Some(after_figure)) = figures else {
                 continue;
             };
+            foretold.count(before, after_figure, &measure.unit);
             let intervals = (cells::interval(before), cells::interval(after_figure));
             let (Some((low, high)), Some((low_after, high_after))) = intervals else {
                 comparison.unknown += 1;
@@ -169,6 +229,9 @@ fn cells_of(after: &Experiment, before: &Experiment, number: usize, comparison: 
                 },
             });
         }
+    }
+    if foretold.figures > 0 {
+        comparison.foretold.push((after.id.clone(), foretold));
     }
 }
 
@@ -297,6 +360,14 @@ impl Comparison {
         }
         if self.unknown > 0 {
             text += &format!("{} figures have no interval to compare by\n", self.unknown);
+        }
+        for (id, foretold) in &self.foretold {
+            text += &format!("{id}: {}\n", foretold.text());
+        }
+        if self.foretold.len() > 1 {
+            let all = self.foretold.iter().map(|(_, foretold)| *foretold);
+            let all = all.fold(Foretold::default(), Foretold::add);
+            text += &format!("all: {}\n", all.text());
         }
         text + &format!(
             "{} figures compared: {} better, {} worse, {} different, {} within their intervals\n",
@@ -448,8 +519,51 @@ mod tests {
                 "only in the first: 1 figures, A1 c rate first",
                 "only in the second: 1 figures, A1 d rate first",
                 "1 figures have no interval to compare by",
+                "A1: 0 of 3 figures of the second lie in the first's intervals (0.0%); 2 intervals \
+                 (66.7%) have a half-width of at most 10% or one percentage point",
                 "2 figures compared: 0 better, 2 worse, 0 different, 0 within their intervals",
             ]
+        );
+    }
+
+    #[test]
+    fn medians_in_the_earlier_intervals_are_counted() {
+        let one = |low, median, high, runs: usize| Figure {
+            median,
+            low,
+            high,
+            deviation: 0.0,
+            runs: vec![median; runs],
+        };
+        let mut foretold = Foretold::default();
+        for (before, after, unit, inside, narrow) in [
+            (one(95.0, 100.0, 105.0, 3), 104.0, "Mpps", 1, 1),
+            (one(95.0, 100.0, 105.0, 3), 106.0, "Mpps", 0, 1),
+            (one(80.0, 100.0, 120.0, 3), 81.0, "Mpps", 1, 0),
+            // A loss of 0.2% that is known within a percentage point.
+            (one(0.0, 0.2, 1.1, 3), 0.9, "%", 1, 1),
+            (one(0.0, 0.2, 1.1, 3), 0.9, "us", 1, 0),
+            // What one run says is known only if it is the same again.
+            (one(7.0, 7.0, 7.0, 1), 7.0, "", 1, 1),
+            (one(7.0, 7.0, 7.0, 1), 7.1, "", 0, 0),
+        ] {
+            let mut this = Foretold::default();
+            this.count(&before, &one(after, after, after, 3), unit);
+            assert_eq!(
+                (this.inside, this.narrow),
+                (inside, narrow),
+                "{before:?} {after}"
+            );
+            foretold = foretold.add(this);
+        }
+        assert_eq!(
+            (foretold.figures, foretold.inside, foretold.narrow),
+            (7, 5, 4)
+        );
+        assert!(
+            foretold.text().starts_with("5 of 7 figures"),
+            "{}",
+            foretold.text()
         );
     }
 }
