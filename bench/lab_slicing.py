@@ -47,12 +47,15 @@ BUCKET = 96_000
 GROUPS = {"linux-htb": 16, "ovs-trtcm": 8}
 
 
-def emit(subject, at, figures=None, missing=None):
-    """Prints a cell of this round."""
+def emit(subject, at, figures=None, missing=None, of=()):
+    """Prints a cell of this round, for the experiment that was asked for or for those of `of`: each
+    takes what it asks for."""
     rounded = {what: float(f"{value:.6g}") for what, value in (figures or {}).items()}
     line = {"subject": subject, "at": at, "figures": rounded}
     if missing:
         line["missing"] = str(missing)
+    if of:
+        line["of"] = of
     print(json.dumps(line), flush=True)
 
 
@@ -244,6 +247,10 @@ def tcp_by_rate(lab, options, subjects, limits):
                 if limit:
                     figures["cap"] = limit * BITS / (rate * MEGABIT) * 1e3
                 emit(subject, {"rate": rate, "limit": limit or "bucket"}, figures)
+                if rate == 500 and options.mode == "quick":
+                    # The same connections as those of D5 and D6.
+                    emit_retransmissions(subject, found, "cubic", of=["D5"])
+                    emit_windows(subject, found, of=["D6"])
 
 
 def d3(lab, options):
@@ -269,16 +276,21 @@ def d5(lab, options):
         hosts.large_frames(False)
         for algorithm in algorithms:
             found, _ = a_connection(hosts, options, algorithm)
-            resent = found["retransmissions"] * (found["mss"] + 66) * 8
-            emit(
-                subject,
-                {"algorithm": algorithm},
-                {
-                    "retransmissions": found["retransmissions"],
-                    "resent": resent / 1e6,
-                    "goodput": found["goodput"] / 1e6,
-                },
-            )
+            emit_retransmissions(subject, found, algorithm)
+
+
+def emit_retransmissions(subject, found, algorithm, of=()):
+    """D5's cell of a connection at 500 Mbit/s."""
+    emit(
+        subject,
+        {"algorithm": algorithm},
+        {
+            "retransmissions": found["retransmissions"],
+            "resent": found["retransmissions"] * (found["mss"] + 66) * 8 / 1e6,
+            "goodput": found["goodput"] / 1e6,
+        },
+        of=of,
+    )
 
 
 def d6(lab, options):
@@ -291,8 +303,13 @@ def d6(lab, options):
         switch.shape(PORT, [queue(rate, **settings)])
         hosts.large_frames(False)
         found, _ = a_connection(hosts, options)
-        for step, window in enumerate(found["windows"][::2]):
-            emit(subject, {"time": round(0.2 * step, 1)}, {"window": window})
+        emit_windows(subject, found)
+
+
+def emit_windows(subject, found, of=()):
+    """D6's cells of a connection at 500 Mbit/s."""
+    for step, window in enumerate(found["windows"][::2]):
+        emit(subject, {"time": round(0.2 * step, 1)}, {"window": window}, of=of)
 
 
 def d7(lab, options):
@@ -382,7 +399,7 @@ def d9(lab, options):
 def d10(lab, options):
     """The bound from a policer's to HTB's: TCP's goodput and what packets wait."""
     rate = 200 * MEGABIT
-    bounds = by_mode(options, [500, 5000, 20000], [200, 500, 1000, 2000, 5000, 10000, 20000, 50000])
+    bounds = by_mode(options, [500, 20000], [200, 500, 1000, 2000, 5000, 10000, 20000, 50000])
     cases = [("sluice-bound", f"{bound} us", {"bound_us": bound}) for bound in bounds]
     cases += [
         ("linux-htb", "1000 packets", {"limit": 1000}),
@@ -443,7 +460,7 @@ def d12(lab, options):
         settings = own(subject, **({"burst": BUCKET} if "ovs" in subject else {"limit": 1000}))
         switch.shape(PORT, [queue(rate, **settings)])
         for process, burst in (("cbr", 1), ("burst", 64)):
-            seconds = long_enough(options, 1.5)
+            seconds = long_enough(options, by_mode(options, 1, 1.5))
             receiver = hosts.receive(1, seconds, 0.5)
             sender = hosts.send(
                 seconds + 0.7,
@@ -506,9 +523,9 @@ def command_of(daemon):
     return next((place for place in places if os.path.exists(place)), places[0])
 
 
-def measure(options, experiments, pages, before=lambda lab: None):
-    """Runs one experiment, in rounds of at least a second a measurement; `before` once."""
-    options.seconds = long_enough(options, 1)
+def measure(options, experiments, pages, before=lambda lab: None, least=1):
+    """Runs one experiment, in rounds of at least `least` seconds a measurement; `before` once."""
+    options.seconds = long_enough(options, least)
 
     def work(lab):
         alone()
@@ -521,14 +538,14 @@ def measure(options, experiments, pages, before=lambda lab: None):
     run(work, {"sluice": harness.switchd_command(options.daemon or switchd())}, pages)
 
 
-def with_traffic(options, experiments, pages):
+def with_traffic(options, experiments, pages, least=1):
     """The same for experiments between the hosts of bench/slicing_peers.py."""
     options.peer = []
 
     def before(lab):
         options.program = compiled(lab.directory)
 
-    measure(options, experiments, pages, before)
+    measure(options, experiments, pages, before, least)
 
 
 def main():

@@ -23,8 +23,10 @@ import steering
 import test_steer
 from contender import ROOT, Results, harness, stderr, switchd
 from harness import ethernet
-from lab_slicing import command_of, emit, measure, words_of
+from lab_slicing import by_mode, command_of, emit, measure, words_of
 
+# Experiments that one measurement serves.
+COLLISIONS = ["C1", "C3", "C4"]
 NAMES = {"default": "default", "rss": "rss", "apart": "rss-best", "steering": "sluice"}
 # What each flow offers of what a core can decrypt.
 SHARE = 0.9
@@ -53,7 +55,7 @@ def collisions(lab, options):
     """Two flows that fall on one core, by who spreads them: what arrives (C1), on which core it is
     worked on (C3), and what is lost (C4). The lab takes from each line what an experiment asks for,
     so that one measurement serves all three."""
-    for size in (64, 1344):
+    for size in by_mode(options, [1344], [64, 1344]):
         steering.LENGTH = size
         most = prepared(lab, options)
         for mode, subject in NAMES.items():
@@ -64,7 +66,7 @@ def collisions(lab, options):
                 options.number = getattr(options, "number", 0) + 1
                 steering.collision(lab, options.number, mode, SHARE * most, options, results)
             except harness.Failure as failure:
-                emit(subject, {"size": size}, missing=failure)
+                emit(subject, {"size": size}, missing=failure, of=COLLISIONS)
                 continue
             found = {
                 row.removeprefix("collision: "): values[mode][-1]
@@ -81,6 +83,7 @@ def collisions(lab, options):
                     "core1": found["on core 1"] / 1e3,
                     "lost": found["not delivered, %"],
                 },
+                of=COLLISIONS,
             )
 
 
@@ -184,7 +187,7 @@ def c8(options):
 
 def c9(lab, options):
     """A live flow that is moved again and again between two cores."""
-    for rate in (10, 50, 200):
+    for rate in by_mode(options, [10, 200], [10, 50, 200]):
         at = steered(lab, options)
         at.set("add", "udp,tp_dst=77", "--core", "1")
         stream = test_steer.Stream(at, 77, rate=5000)

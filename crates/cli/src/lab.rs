@@ -175,8 +175,9 @@ fn planned(mode: Mode) -> Options {
 fn list(options: &ListOptions) -> Result<()> {
     if !options.experiments.is_empty() {
         let mode = mode(options.quick, options.full);
-        for experiment in Experiment::choose(&options.experiments)? {
-            print_cells(&experiment, &planned(mode));
+        let chosen = Experiment::choose(&options.experiments)?;
+        for experiment in &chosen {
+            print_cells(experiment, &chosen, &planned(mode));
         }
         return Ok(());
     }
@@ -188,9 +189,10 @@ fn list(options: &ListOptions) -> Result<()> {
         "normal"
     );
     let mut totals = [0.0; 2];
-    for experiment in Experiment::all()? {
+    let all = Experiment::all()?;
+    for experiment in &all {
         let both =
-            [Mode::Quick, Mode::Normal].map(|mode| run::estimate(&experiment, &planned(mode)));
+            [Mode::Quick, Mode::Normal].map(|mode| run::estimate(experiment, &all, &planned(mode)));
         totals = [totals[0] + both[0], totals[1] + both[1]];
         outln!(
             "{:<6} {:<52} {:>6.0}s {:>7.0}s  {}",
@@ -212,14 +214,19 @@ fn list(options: &ListOptions) -> Result<()> {
 }
 
 /// The cells of an experiment, one by one, with the seconds that they take in all rounds.
-fn print_cells(experiment: &Experiment, options: &Options) {
+fn print_cells(experiment: &Experiment, all: &[Experiment], options: &Options) {
     outln!(
         "{}: {}, about {:.0} s",
         experiment.id,
         experiment.title,
-        run::estimate(experiment, options)
+        run::estimate(experiment, all, options)
     );
-    if experiment.method().is_outside() {
+    if experiment.is_with_others(options.mode, all) {
+        outln!(
+            "  (measured together with {})",
+            experiment.quick_with.join(" and ")
+        );
+    } else if experiment.method().is_outside() {
         outln!("  (a program says which cells there are)");
     }
     let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
@@ -296,7 +303,12 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
     if options.mode == Mode::Quick {
         experiments
             .iter()
-            .for_each(|experiment| print_cells(experiment, &options));
+            .for_each(|experiment| print_cells(experiment, &experiments, &options));
+        let whole: f64 = experiments
+            .iter()
+            .map(|experiment| run::estimate(experiment, &experiments, &options))
+            .sum();
+        outln!("all: about {:.0} s", whole);
     }
     place::heed_signals(GRACE)?;
     let place = OwnPlace::make()?;

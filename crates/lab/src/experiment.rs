@@ -69,6 +69,10 @@ const EMBEDDED: &[(&str, &str)] = &[
     embed!("e3.yaml"),
 ];
 
+/// Seconds of a window in a quick run. What scatters are starts and the machine's minutes, which
+/// longer windows do not even out.
+const QUICK: f64 = 0.3;
+
 /// Most cells of one experiment.
 pub const MOST_CELLS: usize = 10_000;
 
@@ -140,9 +144,17 @@ pub struct Experiment {
     /// Windows of each cell.
     #[serde(default)]
     pub rounds: Option<u32>,
+    /// Windows of each cell in a quick run, where fewer than else.
+    #[serde(default)]
+    pub quick_rounds: Option<u32>,
     /// About how many seconds a round of its program takes in a quick run.
     #[serde(default)]
     pub takes: Option<f64>,
+    /// Experiments whose programs print this one's cells, too, in a quick run
+    /// ([`Line::of`](crate::lines::Line::of)): where all of them have been measured before, it is
+    /// not measured again.
+    #[serde(default)]
+    pub quick_with: Vec<String>,
 }
 
 impl Experiment {
@@ -225,9 +237,12 @@ impl Experiment {
     /// Windows of measurement of each cell.
     pub fn rounds(&self, mode: Mode) -> u32 {
         match mode {
-            // A program starts its switches anew for every round, which takes most of a quick one.
-            Mode::Quick if self.method().is_outside() => self.rounds.unwrap_or(2).min(2),
-            Mode::Quick => self.rounds.unwrap_or(3).min(3),
+            Mode::Quick => {
+                // A program starts its switches anew for every round, which takes most of it.
+                let most = if self.method().is_outside() { 2 } else { 3 };
+                let most = self.quick_rounds.unwrap_or(most).min(most);
+                self.rounds.unwrap_or(most).min(most)
+            }
             Mode::Normal => self.rounds.unwrap_or(5),
             Mode::Full => self.rounds.unwrap_or(9).max(9),
         }
@@ -236,10 +251,19 @@ impl Experiment {
     /// Seconds of a window.
     pub fn seconds(&self, mode: Mode) -> f64 {
         match mode {
-            Mode::Quick => self.seconds.unwrap_or(0.5).min(0.5),
+            Mode::Quick => self.seconds.unwrap_or(QUICK).min(QUICK),
             Mode::Normal => self.seconds.unwrap_or(2.0),
             Mode::Full => self.seconds.unwrap_or(10.0).max(10.0),
         }
+    }
+
+    /// Whether others that come before it in such a run measure it, too. `all` are those of the
+    /// run, in their order.
+    pub fn is_with_others(&self, mode: Mode, all: &[Experiment]) -> bool {
+        let before = all.iter().take_while(|other| other.id != self.id);
+        let before: BTreeSet<&str> = before.map(|other| other.id.as_str()).collect();
+        let there = |id: &String| before.contains(id.as_str());
+        mode == Mode::Quick && !self.quick_with.is_empty() && self.quick_with.iter().all(there)
     }
 
     /// Every combination of the sweep's values; the last parameter changes fastest. None where a
@@ -302,10 +326,15 @@ impl Experiment {
         {
             return Err(format!("takes: {takes} is not within 0 and 86,400"));
         }
-        if let Some(rounds) = self.rounds
-            && !(1..=100).contains(&rounds)
-        {
-            return Err(format!("rounds: {rounds} is not within 1 and 100"));
+        for (name, rounds) in [("rounds", self.rounds), ("quick_rounds", self.quick_rounds)] {
+            if let Some(rounds) = rounds
+                && !(1..=100).contains(&rounds)
+            {
+                return Err(format!("{name}: {rounds} is not within 1 and 100"));
+            }
+        }
+        if !self.quick_with.is_empty() && method != Method::Program {
+            return Err("quick_with: is for the method program".into());
         }
         self.check_sweep()?;
         self.check_measures(method)?;
@@ -698,7 +727,7 @@ rounds: 4
         assert_eq!((own.rounds(Mode::Quick), own.rounds(Mode::Full)), (3, 9));
         assert_eq!(
             (own.seconds(Mode::Quick), own.seconds(Mode::Normal)),
-            (0.5, 3.0)
+            (QUICK, 3.0)
         );
         // Written and read again it is the same.
         let text = serde_yaml_ng::to_string(&own).unwrap();
@@ -832,5 +861,31 @@ rounds: 4
             .unwrap_err()
             .to_string();
         assert!(error.contains("cannot read no/such.yaml"), "{error}");
+    }
+
+    #[test]
+    fn quick_runs_measure_together_what_others_measure() {
+        let all = Experiment::all().unwrap();
+        for experiment in &all {
+            for id in &experiment.quick_with {
+                assert!(
+                    all.iter().any(|other| other.id == *id),
+                    "{}: {id}",
+                    experiment.id
+                );
+            }
+            if !experiment.quick_with.is_empty() {
+                assert!(
+                    experiment.is_with_others(Mode::Quick, &all),
+                    "{}",
+                    experiment.id
+                );
+                assert!(!experiment.is_with_others(Mode::Normal, &all));
+                // Alone, or before the others, it is measured.
+                assert!(!experiment.is_with_others(Mode::Quick, std::slice::from_ref(experiment)));
+                let turned: Vec<_> = all.iter().rev().cloned().collect();
+                assert!(!experiment.is_with_others(Mode::Quick, &turned));
+            }
+        }
     }
 }

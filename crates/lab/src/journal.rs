@@ -41,6 +41,9 @@ pub enum Entry {
         seconds: f64,
         /// Why it failed.
         failed: Option<String>,
+        /// Experiments that measured its cells with their own, so that it was not run.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        with: Vec<String>,
     },
 }
 

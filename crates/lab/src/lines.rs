@@ -2,7 +2,7 @@
 
 use crate::results::{Value, Windows};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What one run found for one cell. Programs print them as JSON, one a line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,27 @@ pub struct Line {
     /// Why there are no figures.
     #[serde(default)]
     pub missing: Option<String>,
+    /// The experiments that it is for, where one measurement serves more than the one for which the
+    /// program was run. Empty: that one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub of: Vec<String>,
+}
+
+impl Line {
+    /// What it says for an experiment; none if it is for others only. `own`: whether the program
+    /// was run for this experiment. `measures` are the experiment's: a line for several has more.
+    pub fn told(&self, experiment: &str, own: bool, measures: &BTreeSet<&str>) -> Option<Line> {
+        if self.of.is_empty() {
+            return own.then(|| self.clone());
+        }
+        if !self.of.iter().any(|id| id == experiment) {
+            return None;
+        }
+        let mut line = self.clone();
+        line.figures
+            .retain(|name, _| measures.contains(name.as_str()));
+        Some(line)
+    }
 }
 
 /// The runs of one cell.
@@ -151,5 +172,21 @@ mod tests {
         assert_eq!(line.at["bucket"], Value::Text("own".into()));
         assert!(serde_json::from_str::<Line>(r#"{"subject":"a","figure":{}}"#).is_err());
         assert!(serde_json::from_str::<Line>("{}").is_err());
+    }
+
+    #[test]
+    fn lines_for_several_experiments_say_each_what_it_asks_for() {
+        let measures = BTreeSet::from(["rate"]);
+        let plain = line("a", 1.0, 5.0);
+        assert_eq!(plain.told("C1", true, &measures), Some(plain.clone()));
+        assert_eq!(plain.told("C3", false, &measures), None);
+        let mut shared = Line {
+            of: vec!["C1".into(), "C3".into()],
+            ..plain
+        };
+        shared.figures.insert("lost".into(), 1.0);
+        let told = shared.told("C3", false, &measures).unwrap();
+        assert_eq!(told.figures, BTreeMap::from([("rate".into(), 5.0)]));
+        assert_eq!(shared.told("C4", true, &measures), None);
     }
 }

@@ -281,8 +281,14 @@ mod tests {
         let text = failure("exit 3", long);
         assert!(text.contains("exit status: 3: see "), "{text}");
         // Why, in the program's own words: the last of them, and not those of a run before.
-        let text = failure("echo first >&2; echo no such port >&2; echo >&2; exit 3", long);
-        assert!(text.contains("exit status: 3: no such port; see "), "{text}");
+        let text = failure(
+            "echo first >&2; echo no such port >&2; echo >&2; exit 3",
+            long,
+        );
+        assert!(
+            text.contains("exit status: 3: no such port; see "),
+            "{text}"
+        );
         let text = failure("exit 4", long);
         assert!(text.contains("exit status: 4: see "), "{text}");
         let text = failure("sleep 100", Duration::from_millis(200));

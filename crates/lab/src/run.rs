@@ -34,9 +34,11 @@ const START: f64 = 1.5;
 const KERNELS: f64 = 1.0;
 /// What a trial takes beside its seconds: settling, looks at the machine, and windows that are
 /// repeated.
-const TRIAL: f64 = 0.8;
-/// What it takes more where a generator is started for it.
-const GENERATOR: f64 = 1.0;
+const TRIAL: f64 = 0.6;
+/// What it takes more where a generator is started for it: one that feeds interfaces, and one that
+/// also has guests' ports of DPDK.
+const GENERATOR: f64 = 0.6;
+const OFFERED: f64 = 2.4;
 /// About how long a round of a program's experiment takes, seconds, where it does not say so.
 const PROGRAM: f64 = 18.0;
 /// After so many starts that failed a subject is not started again for the same cells.
@@ -106,6 +108,8 @@ struct Known {
     windows: Vec<Window>,
     lines: Vec<(String, Line)>,
     done: BTreeMap<String, (f64, Option<String>)>,
+    /// Experiments whose cells others have measured with their own: which ones.
+    with: BTreeMap<String, Vec<String>>,
     /// Why cells have not been tried: experiment, subject, cell.
     cannot: Vec<(String, String, BTreeMap<String, Value>, String)>,
     /// What stood for physical ports, by experiment and subject.
@@ -155,7 +159,11 @@ pub fn run(
                 experiment,
                 seconds,
                 failed,
+                with,
             } => {
+                if !with.is_empty() {
+                    known.with.insert(experiment.clone(), with);
+                }
                 known.done.insert(experiment, (seconds, failed));
             }
         }
@@ -191,6 +199,7 @@ pub fn run(
         if experiment.method().is_outside() {
             outside(
                 experiment,
+                experiments,
                 options,
                 &mut hands,
                 &mut journal,
@@ -677,14 +686,29 @@ fn show(figures: &BTreeMap<String, f64>, experiment: &Experiment) -> String {
 /// Measures an experiment by a program or a simulation.
 fn outside(
     experiment: &Experiment,
+    all: &[Experiment],
     options: &Options,
     hands: &mut Hands<'_>,
     journal: &mut Journal,
     known: &mut Known,
     clock: &mut TimeLeft,
 ) -> Result<(), Error> {
-    let cost = clock.outside(experiment, options);
+    let cost = estimate(experiment, all, options);
     if known.done.contains_key(&experiment.id) {
+        clock.skip(cost);
+        return Ok(());
+    }
+    let measured = |id: &String| matches!(known.done.get(id), Some((_, None)));
+    if experiment.is_with_others(options.mode, all) && experiment.quick_with.iter().all(measured) {
+        let with = experiment.quick_with.clone();
+        journal.write(&Entry::Done {
+            experiment: experiment.id.clone(),
+            seconds: 0.0,
+            failed: None,
+            with: with.clone(),
+        })?;
+        known.done.insert(experiment.id.clone(), (0.0, None));
+        known.with.insert(experiment.id.clone(), with);
         clock.skip(cost);
         return Ok(());
     }
@@ -747,6 +771,7 @@ fn outside(
         experiment: experiment.id.clone(),
         seconds,
         failed: failed.clone(),
+        with: Vec::new(),
     })?;
     known.done.insert(experiment.id.clone(), (seconds, failed));
     known
@@ -911,6 +936,9 @@ fn topology(experiment: &Experiment, known: &Known) -> String {
         let sentences: Vec<_> = sharing.iter().map(String::as_str).collect();
         text += &format!(" Cores: {}.", sentences.join("; or "));
     }
+    if let Some(with) = known.with.get(&experiment.id) {
+        text += &format!(" Measured together with {}.", with.join(" and "));
+    }
     if let Some(kinds) = known.physical.get(&experiment.id) {
         let kinds: Vec<_> = kinds
             .iter()
@@ -1024,8 +1052,21 @@ fn trial_cells(
 }
 
 fn outside_cells(experiment: &Experiment, known: &Known) -> Vec<Cell> {
-    let lines = known.lines.iter().filter(|(id, _)| *id == experiment.id);
-    let runs = lines::group(lines.map(|(_, line)| line.clone()));
+    let measures: BTreeSet<&str> = experiment
+        .measures
+        .iter()
+        .map(|m| m.name.as_str())
+        .collect();
+    let with = known.with.get(&experiment.id);
+    let lines = known.lines.iter().filter_map(|(from, line)| {
+        let own = *from == experiment.id;
+        let theirs = with.is_some_and(|with| with.contains(from));
+        match own || theirs {
+            true => line.told(&experiment.id, own, &measures),
+            false => None,
+        }
+    });
+    let runs = lines::group(lines);
     let cells = runs.into_iter().map(|runs| Cell {
         missing: runs.missing.filter(|_| runs.figures.is_empty()),
         figures: runs
@@ -1053,15 +1094,14 @@ fn speeds(windows: &[Window]) -> Vec<f64> {
     speeds.iter().map(|speed| speed / middle).collect()
 }
 
-/// About how many seconds an experiment takes: with all of these subjects.
-pub fn estimate(experiment: &Experiment, options: &Options) -> f64 {
-    let clock = TimeLeft {
-        left: 0.0,
-        planned: 0.0,
-        spent: 0.0,
-    };
+/// About how many seconds an experiment takes in a run of `all`: with all of its subjects that are
+/// wanted.
+pub fn estimate(experiment: &Experiment, all: &[Experiment], options: &Options) -> f64 {
+    if experiment.is_with_others(options.mode, all) {
+        return 0.0;
+    }
     if experiment.method().is_outside() {
-        return clock.outside(experiment, options);
+        return outsides(experiment, options);
     }
     let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
     // Cells that differ in loads only share a visit.
@@ -1089,6 +1129,23 @@ pub fn estimate(experiment: &Experiment, options: &Options) -> f64 {
     f64::from(rounds) * whole.sum::<f64>()
 }
 
+/// About how many seconds a program, a simulation, or a look at the host takes.
+fn outsides(experiment: &Experiment, options: &Options) -> f64 {
+    let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+    match experiment.method() {
+        Method::Simulation | Method::Host => 1.0,
+        _ => {
+            // Normal and full runs sweep more values, and measure longer.
+            let more = match options.mode {
+                Mode::Quick => 1.0,
+                Mode::Normal => 3.0,
+                Mode::Full => 12.0,
+            };
+            f64::from(rounds) * more * experiment.takes.unwrap_or(PROGRAM)
+        }
+    }
+}
+
 /// About how many seconds a subject takes to start and to stop.
 fn start(subject: &str) -> f64 {
     match subject.starts_with("linux-") {
@@ -1102,9 +1159,11 @@ pub fn window(experiment: &Experiment, options: &Options, subject: &str) -> f64 
     let seconds = options.seconds.unwrap_or(experiment.seconds(options.mode));
     // The kernel's interfaces do not feed themselves.
     let kernel = subject.starts_with("linux-") || subject == "ovs-netdev";
-    let generator = match experiment.method().offers() || kernel {
-        true => GENERATOR,
-        false => 0.0,
+    let generator = match experiment.method() {
+        Method::FlowSetup => 0.0,
+        method if method.offers() => OFFERED,
+        _ if kernel => GENERATOR,
+        _ => 0.0,
     };
     experiment.method().trials() * (seconds + TRIAL + generator)
 }
@@ -1121,7 +1180,10 @@ struct TimeLeft {
 
 impl TimeLeft {
     fn new(experiments: &[Experiment], options: &Options) -> TimeLeft {
-        let left = experiments.iter().map(|e| estimate(e, options)).sum();
+        let left = experiments
+            .iter()
+            .map(|e| estimate(e, experiments, options))
+            .sum();
         TimeLeft {
             left,
             planned: 0.0,
@@ -1137,22 +1199,6 @@ impl TimeLeft {
         cells: usize,
     ) -> f64 {
         start(subject) + cells as f64 * window(experiment, options, subject)
-    }
-
-    fn outside(&self, experiment: &Experiment, options: &Options) -> f64 {
-        let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
-        match experiment.method() {
-            Method::Simulation | Method::Host => 5.0,
-            _ => {
-                // Normal and full runs sweep more values, and measure longer.
-                let more = match options.mode {
-                    Mode::Quick => 1.0,
-                    Mode::Normal => 3.0,
-                    Mode::Full => 12.0,
-                };
-                f64::from(rounds) * more * experiment.takes.unwrap_or(PROGRAM)
-            }
-        }
     }
 
     fn skip(&mut self, cost: f64) {
