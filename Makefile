@@ -52,7 +52,7 @@ BINARIES ?= $(TARGET)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .PHONY: all build demo test explore e2e conformance bench bench-accept install install-built \
-  install-place uninstall deb deb-check container-check clean
+  install-place report uninstall deb deb-check container-check clean
 
 all: build
 
@@ -86,6 +86,13 @@ bench:
 	@scripts/setup
 	@scripts/step build cargo build --release --locked
 	@bench/forwarding.py $(BENCH)
+
+# The report that the documentation has, of a run that is there:
+#   target/release/sluice lab run all --quick --output DIR --commit $(git rev-parse HEAD)
+report:
+	@test -n "$(RUN)" || { echo "make report RUN=DIR: DIR is a run of sluice lab"; exit 2; }
+	@$(TARGET)/release/sluice lab report "$(RUN)" --publish docs/report --plots A1 \
+	  $(if $(COMMIT),--commit $(COMMIT)) $(if $(EARLIER),--earlier "$(EARLIER)")
 
 bench-accept:
 	@scripts/setup

@@ -326,6 +326,67 @@ def what_a_killed_labs_program_started_is_found(lab):
     equal(left_behind(), [], "left behind after clean")
 
 
+# Prints what two experiments ask for, or fails.
+SHARED = """\
+#!/usr/bin/python3
+import json, sys
+if sys.argv[1] == "broken":
+    sys.exit("nothing is connected")
+print(json.dumps({"subject": "sluice", "figures": {"rate": 1}}))
+print(json.dumps({"subject": "sluice", "figures": {"rate": 2, "more": 3}, "of": ["other"]}))
+"""
+
+
+@test(timeout=120)
+def one_program_serves_several_experiments(lab):
+    """In a quick run an experiment takes what another one's program printed for it, and only that;
+    a run in which one fails ends with an error that says last which and why."""
+    user = User(lab)
+    os.chmod(user.write(SHARED, "stays.py"), 0o755)
+    other = BY_PROGRAM.replace("id: own", "id: other") + "quick_with: [own]\n"
+    broken = BY_PROGRAM.replace("id: own", "id: broken")
+    files = [
+        user.write(text, name)
+        for text, name in ((BY_PROGRAM, "own.yaml"), (other, "other.yaml"), (broken, "bad.yaml"))
+    ]
+
+    def lab_run(*words):
+        process = user.start(
+            *("run", *words, "--output", user.output), SLUICE_LAB_PROGRAMS=user.directory
+        )
+        code = process.wait(100)
+        with open(user.log, encoding="utf-8") as log:
+            return code, log.read()
+
+    def rates(name):
+        found = next(one for one in user.results()["experiments"] if one["id"] == name)
+        return found["topology"], [cell["figures"]["rate"]["runs"] for cell in found["cells"]]
+
+    code, said = lab_run(*files[:2], "--quick", "--rounds", "1", "--commit", "0123ABCD")
+    equal(code, 0, said)
+    equal(rates("own")[1], [[1.0]], "its own line only")
+    topology, found = rates("other")
+    equal(found, [[2.0]], "what was printed for it, once")
+    check("Measured together with own." in topology, topology)
+    check(", commit 0123abcd" in user.results()["made"]["version"], user.results()["made"])
+
+    # Published elsewhere, with its figures.
+    there = os.path.join(user.directory, "published")
+    user.run("report", user.output, "--publish", there)
+    equal(sorted(os.listdir(there)), ["report.html", "results.json"], "published")
+    with open(f"{there}/report.html", encoding="utf-8") as file:
+        check("commit 0123abcd" in file.read(), "the report does not name its commit")
+
+    user.output = os.path.join(user.directory, "failed")
+    code, said = lab_run(files[2], "--quick", "--rounds", "1")
+    check(code != 0, "a run that failed ended with 0:", said)
+    last = said.strip().splitlines()[-1]
+    check(last.startswith("broken: stays.py ended with exit status: 1: nothing is connected"), said)
+    with open(f"{user.output}/report.html", encoding="utf-8") as file:
+        check("It failed: " in file.read(), "the report does not say that it failed")
+    equal(left_behind(), [], "left behind")
+
+
 @test(timeout=60)
 def windows_of_one_start_are_one_run(lab):
     """How far figures spread (B10) is told from starts; a start's windows are its median."""

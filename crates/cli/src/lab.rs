@@ -22,6 +22,8 @@ const READINGS: usize = 30;
 const PROGRAMS_CORES: [usize; 2] = [0, 1];
 /// How long an ended run has to put away what it made.
 const GRACE: Duration = Duration::from_secs(30);
+/// What stands before the commit in a version.
+const COMMIT: &str = ", commit ";
 
 /// What to do.
 #[derive(Args)]
@@ -38,7 +40,7 @@ enum Command {
     Run(Box<RunOptions>),
     /// Say what changed beyond noise from one run to another. Ends with 2 if something is worse.
     Compare(CompareOptions),
-    /// Write report.html of a run again.
+    /// Write report.html of a run again, or publish it with its results.
     Report(ReportOptions),
     /// Remove what runs left behind that were killed: processes, namespaces, huge pages, files.
     Clean,
@@ -96,6 +98,9 @@ struct RunOptions {
     /// Sluice's daemon [default: beside this command]
     #[arg(long, value_name = "COMMAND")]
     sluiced: Option<PathBuf>,
+    /// The commit that was built, for the report
+    #[arg(long, value_name = "HASH", value_parser = commit)]
+    commit: Option<String>,
 }
 
 #[derive(Args)]
@@ -113,6 +118,32 @@ struct ReportOptions {
     /// Earlier results to compare with
     #[arg(long, value_name = "DIR")]
     earlier: Option<PathBuf>,
+    /// Write report.html and results.json into this directory instead
+    #[arg(long, value_name = "DIR")]
+    publish: Option<PathBuf>,
+    /// The commit that the run was made from, where it does not say so itself
+    #[arg(long, value_name = "HASH", value_parser = commit)]
+    commit: Option<String>,
+    /// Also write the plots of these experiments, as ID-1.svg and so on
+    #[arg(long = "plots", value_name = "ID")]
+    plots: Vec<String>,
+}
+
+/// A commit as Git prints it, whole or its beginning.
+fn commit(text: &str) -> Result<String, String> {
+    let is_hash = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match is_hash && (7..=64).contains(&text.len()) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err("7 to 64 hexadecimal digits are meant".into()),
+    }
+}
+
+/// A version as reports show it, with the commit where it is known.
+fn version(version: &str, commit: Option<&str>) -> String {
+    match commit {
+        Some(commit) if !version.contains(COMMIT) => format!("{version}{COMMIT}{commit}"),
+        _ => version.to_string(),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -147,11 +178,7 @@ pub fn run(options: &LabOptions) -> Result<()> {
             }
             Ok(())
         }
-        Command::Report(options) => {
-            let results = Results::read(&options.directory)?;
-            let earlier = options.earlier.as_deref().map(Results::read).transpose()?;
-            report(&options.directory, &results, earlier.as_ref())
-        }
+        Command::Report(options) => publish(options),
         Command::Clean => clean(),
     }
 }
@@ -297,7 +324,7 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
         },
         daemon: asked.sluiced.clone(),
         command: format!("sluice {}", words.join(" ")),
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: version(env!("CARGO_PKG_VERSION"), asked.commit.as_deref()),
     };
     let earlier = asked.earlier.as_deref().map(Results::read).transpose()?;
     if options.mode == Mode::Quick {
@@ -387,6 +414,31 @@ fn failures(experiments: &[lab::results::Experiment]) -> Option<String> {
     (count > 0).then(|| format!("{count} of {all} experiments failed:{}", failed.concat()))
 }
 
+/// Writes a run's report again: where the run is, or with its results and plots into a directory.
+fn publish(options: &ReportOptions) -> Result<()> {
+    let mut results = Results::read(&options.directory)?;
+    let earlier = options.earlier.as_deref().map(Results::read).transpose()?;
+    results.made.version = version(&results.made.version, options.commit.as_deref());
+    let into = options.publish.as_deref().unwrap_or(&options.directory);
+    std::fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+    for id in &options.plots {
+        let all = lab::report::plots(&results);
+        let own: Vec<_> = all.iter().filter(|(one, ..)| one.id == *id).collect();
+        if own.is_empty() {
+            bail!("the run has no plot of {id}");
+        }
+        for (number, (_, _, svg)) in own.iter().enumerate() {
+            let path = into.join(format!("{id}-{}.svg", number + 1));
+            std::fs::write(&path, svg)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    if options.publish.is_some() || options.commit.is_some() {
+        results.write(into)?;
+    }
+    report(into, &results, earlier.as_ref())
+}
+
 /// Writes report.html.
 fn report(directory: &std::path::Path, results: &Results, earlier: Option<&Results>) -> Result<()> {
     let path = directory.join("report.html");
@@ -416,6 +468,16 @@ fn clean() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_have_one_commit() {
+        let whole = version("0.1.0", Some("0123abc"));
+        assert_eq!(whole, "0.1.0, commit 0123abc");
+        assert_eq!(version(&whole, Some("4567def")), whole);
+        assert_eq!(version("0.1.0", None), "0.1.0");
+        assert_eq!(commit("0123ABC"), Ok("0123abc".into()));
+        assert!(commit("0123ab").is_err() && commit("HEAD~12").is_err());
+    }
 
     #[test]
     fn what_failed_is_said_with_its_reason() {

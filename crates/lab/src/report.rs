@@ -169,6 +169,9 @@ impl Page<'_> {
         if !made.began.is_empty() {
             parts.push(made.began.replace('T', " ").replace('Z', " UTC"));
         }
+        if !made.version.is_empty() {
+            parts.push(format!("Sluice {}", made.version));
+        }
         if !made.mode.is_empty() {
             parts.push(format!("{} run", made.mode));
         }
