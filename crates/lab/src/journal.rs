@@ -95,6 +95,9 @@ pub struct Window {
     pub moved: bool,
     /// The machine's speed, additions per nanosecond.
     pub speed: f64,
+    /// A cache line's way between the worker's core and the generator's and back, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_ns: Option<f64>,
 }
 
 /// How often a journal that another run seems to write is tried again, and how long after.

@@ -5,6 +5,7 @@
 //! [method](methods), and writes [results](results) as JSON; `report` makes one HTML file of them.
 
 pub mod advice;
+pub mod between;
 pub mod changes;
 pub mod clock;
 pub mod compare;

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const COPIED: usize = 64 << 20;
 /// Measurements of each rate.
 const TRIES: usize = 5;
+/// By this factor the way between two cores has moved: it is another one.
+const MOVED: f64 = 1.5;
 /// How long stalls are watched for.
 const WATCHED: Duration = Duration::from_millis(200);
 /// A pause of a loop that does nothing else is a stall from here on.
@@ -158,6 +160,7 @@ impl Host {
             nics: self.nics(),
             noise: (part(after.stolen, before.stolen) + measured.stalled).min(1.0),
             speeds: Vec::new(),
+            between_ns: Vec::new(),
             limits: Vec::new(),
             headroom: Vec::new(),
         };
@@ -428,6 +431,21 @@ fn single(value: f64) -> Figure {
     statistics::figure(&[value])
 }
 
+/// What it means if a cache line's way between two cores was not the same all the time: a sentence,
+/// if it was not.
+pub fn ways(between_ns: &[f64]) -> Option<String> {
+    let least = between_ns.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = between_ns.iter().copied().fold(0.0, f64::max);
+    let middle = statistics::median(between_ns);
+    (least.is_finite() && most > least * MOVED).then(|| {
+        format!(
+            "A cache line took from {least:.0} to {most:.0} ns between two cores and back (median \
+             {middle:.0}): the host moves its virtual processors. Figures with guests, a generator \
+             or several workers differ by that from start to start."
+        )
+    })
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -555,6 +573,17 @@ pub(crate) mod tests {
             bottlenecks(&Measured::default(), 2e9).len(),
             5,
             "without a load's time"
+        );
+    }
+
+    #[test]
+    fn a_way_that_moved_is_said() {
+        assert_eq!(ways(&[]), None);
+        assert_eq!(ways(&[340.0, 350.0, 361.0]), None);
+        let text = ways(&[350.0, 50.0, 345.0]).unwrap();
+        assert!(
+            text.contains("from 50 to 350 ns") && text.contains("median 345"),
+            "{text}"
         );
     }
 

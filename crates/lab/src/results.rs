@@ -73,6 +73,10 @@ pub struct Machine {
     /// Speeds that the probe of the machine's speed found, relative to their median: one for each
     /// window.
     pub speeds: Vec<f64>,
+    /// Nanoseconds of a cache line's way between two cores and back: one for each window with two
+    /// cores.
+    #[serde(default)]
+    pub between_ns: Vec<f64>,
     /// What limits what can be shown here, a sentence each.
     pub limits: Vec<String>,
     /// The headroom table (B11): what this host allows at each bottleneck.

@@ -191,6 +191,7 @@ pub fn run(
         results.made.seconds = seconds;
         results.made.repeated = known.windows.iter().map(|w| w.repeated).sum();
         results.machine.speeds = speeds(&known.windows);
+        results.machine.between_ns = known.windows.iter().filter_map(|w| w.between_ns).collect();
     };
     for experiment in experiments {
         if (hands.stop)() {
@@ -226,6 +227,7 @@ pub fn run(
     }
     let stopped = (hands.stop)();
     results.machine = (hands.machine)(hands.probe);
+    sum_up(&mut results, &known, began.elapsed().as_secs_f64());
     results.made.interrupted = stopped;
     let mixed = |kinds: &BTreeMap<&str, BTreeSet<String>>| kinds.len() > 1;
     if known.physical.values().any(mixed) {
@@ -235,6 +237,10 @@ pub fn run(
                 .into(),
         );
     }
+    results
+        .machine
+        .limits
+        .extend(machine::ways(&results.machine.between_ns));
     let advice = advice::experiment(hands.host, &results);
     results.experiments.insert(0, advice);
     sum_up(&mut results, &known, began.elapsed().as_secs_f64());
@@ -578,6 +584,7 @@ fn visit(
                     repeated: found.repeated,
                     moved: found.moved,
                     speed: found.speed,
+                    between_ns: found.between,
                     seconds,
                     ..blank(at)
                 };
@@ -648,7 +655,11 @@ fn measure(
         Mode::Quick => 1,
         Mode::Normal | Mode::Full => speed::REPEATS,
     };
-    speed::bracketed(hands.probe, core, process, repeats, || {
+    // Where frames go from core to core.
+    let is_alone = setup.guests.is_empty() && setup.physical == Physical::Memory;
+    let generators = (!setup.shared && !is_alone).then_some(setup.core);
+    let second = setup.plan.cores.get(1).copied().or(generators);
+    speed::bracketed(hands.probe, core, second, process, repeats, || {
         let mut live = Live {
             running,
             setup,

@@ -3,13 +3,18 @@
 //! A virtual machine shares its processors and caches with others, and its speed may change by a
 //! factor of two within minutes. Before and after each window a probe of fixed work runs on the
 //! worker's core, while the switch stands still (SIGSTOP; one in the kernel has nothing to do
-//! then). A window between whose ends the speed moved by more than [`STILL`] is repeated, at most
-//! [`REPEATS`] times (once in quick runs), and counted.
+//! then). Where a second core takes part, the way of a cache line between both is measured, too
+//! ([`between`](crate::between)). A window between whose ends the speed moved by more than
+//! [`STILL`], or that way by more than [`STILL_BETWEEN`], is repeated, at most [`REPEATS`] times
+//! (once in quick runs), and counted.
 
 use std::time::Duration;
 
 /// By how much the speed may move from one end of a window to the other.
 pub const STILL: f64 = 0.05;
+/// By how much the way between two cores may move. It takes other ways altogether where it moves,
+/// and scatters by some percent where it does not.
+pub const STILL_BETWEEN: f64 = 0.3;
 /// How often a window is repeated, at most.
 pub const REPEATS: u32 = 3;
 /// How long a switch that stood still has to get going again.
@@ -19,6 +24,11 @@ const WARM: Duration = Duration::from_millis(100);
 pub trait Probe {
     /// Looks how fast this core is now. An error says why it cannot.
     fn look(&mut self, core: usize) -> Result<Reading, String>;
+
+    /// Nanoseconds of a cache line's way from one core to another and back, where it can be told.
+    fn between(&mut self, one: usize, other: usize) -> Option<f64> {
+        crate::between::round_trip(one, other)
+    }
 
     /// Cycles of the time stamp counter per second.
     fn cycles_per_second(&self) -> f64;
@@ -54,6 +64,8 @@ pub struct Window<T> {
     pub moved: bool,
     /// The speed after it, additions per nanosecond.
     pub speed: f64,
+    /// The way between its two cores after it, nanoseconds, where it has two and that is known.
+    pub between: Option<f64>,
 }
 
 /// A process that stands still until this is dropped.
@@ -82,11 +94,20 @@ fn signal(process: u32, signal: libc::c_int) {
     unsafe { libc::kill(process as libc::pid_t, signal) };
 }
 
-/// Measures a window between two looks at a core, again while the speed moves, at most so often.
-/// `process` stands still during looks.
+/// Whether the way between two cores is another one.
+fn another_way(before: Option<f64>, after: Option<f64>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => (before / after).max(after / before) - 1.0 > STILL_BETWEEN,
+        _ => false,
+    }
+}
+
+/// Measures a window between two looks at a core, and at the way to a second one, again while they
+/// move, at most so often. `process` stands still during looks.
 pub fn bracketed<T>(
     probe: &mut dyn Probe,
     core: usize,
+    second: Option<usize>,
     process: Option<u32>,
     repeats: u32,
     mut measure: impl FnMut() -> Result<T, String>,
@@ -94,24 +115,26 @@ pub fn bracketed<T>(
     let mut look = || {
         let halted = Halted::halt(process);
         let reading = probe.look(core)?;
+        let between = second.and_then(|second| probe.between(core, second));
         drop(halted);
         if process.is_some() {
             std::thread::sleep(WARM);
         }
-        Ok::<_, String>(reading)
+        Ok::<_, String>((reading, between))
     };
     let mut before = look()?;
     let mut repeated = 0;
     loop {
         let found = measure()?;
         let after = look()?;
-        let moved = before.distance(&after) > STILL;
+        let moved = before.0.distance(&after.0) > STILL || another_way(before.1, after.1);
         if !moved || repeated >= repeats {
             return Ok(Window {
                 found,
                 repeated,
                 moved,
-                speed: after.additions,
+                speed: after.0.additions,
+                between: after.1,
             });
         }
         repeated += 1;
@@ -143,7 +166,7 @@ mod tests {
 
     fn measured(speeds: &[f64]) -> Result<(Window<u32>, u32), String> {
         let mut windows = 0;
-        bracketed(&mut Speeds(speeds.to_vec()), 0, None, REPEATS, || {
+        bracketed(&mut Speeds(speeds.to_vec()), 0, None, None, REPEATS, || {
             windows += 1;
             Ok(windows)
         })
@@ -167,6 +190,44 @@ mod tests {
             (REPEATS, true, REPEATS + 1)
         );
         assert!(measured(&[1.0]).is_err());
+    }
+
+    /// Ways between two cores, one for each look.
+    struct Ways(Vec<Option<f64>>);
+
+    impl Probe for Ways {
+        fn look(&mut self, _: usize) -> Result<Reading, String> {
+            Ok(Reading {
+                additions: 10.0,
+                memory_ns: 80.0,
+            })
+        }
+
+        fn between(&mut self, one: usize, other: usize) -> Option<f64> {
+            assert_eq!((one, other), (1, 0));
+            self.0.remove(0)
+        }
+
+        fn cycles_per_second(&self) -> f64 {
+            1e9
+        }
+    }
+
+    #[test]
+    fn another_way_between_cores_repeats_a_window() {
+        let measured = |second, ways: &[Option<f64>]| {
+            let mut ways = Ways(ways.to_vec());
+            bracketed(&mut ways, 1, second, None, REPEATS, || Ok(())).unwrap()
+        };
+        let ways = [Some(50.0), Some(340.0), Some(350.0)];
+        let window = measured(Some(0), &ways);
+        assert_eq!((window.repeated, window.moved), (1, false));
+        assert_eq!(window.between, Some(350.0));
+        let alone = measured(None, &[]);
+        assert_eq!((alone.repeated, alone.between), (0, None));
+        // Cores that are too busy to tell move nothing.
+        let busy = measured(Some(0), &[Some(50.0), None]);
+        assert_eq!((busy.repeated, busy.moved), (0, false));
     }
 
     #[test]
@@ -211,7 +272,7 @@ mod tests {
             .spawn()
             .unwrap();
         let process = child.id();
-        let window = bracketed(&mut Looks(process), 0, Some(process), 0, || {
+        let window = bracketed(&mut Looks(process), 0, None, Some(process), 0, || {
             Ok(state(process))
         });
         child.kill().unwrap();

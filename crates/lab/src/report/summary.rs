@@ -621,6 +621,10 @@ impl Page<'_> {
                 "Time taken by others",
                 format!("{}%", number::figure(machine.noise * 100.0)),
             ),
+            (
+                "A cache line between two cores and back",
+                between(&machine.between_ns),
+            ),
             ("Windows repeated", self.results.made.repeated.to_string()),
         ];
         html! {
@@ -750,4 +754,19 @@ fn way(change: &Change) -> Markup {
             span aria-hidden="true" { (arrow) " " } (word) " " (number::percent(change.share()))
         }
     }
+}
+
+/// A cache line's way between two cores over all windows; empty where it was not measured.
+fn between(ns: &[f64]) -> String {
+    let mut sorted: Vec<f64> = ns.iter().copied().filter(|ns| ns.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let (Some(least), Some(most)) = (sorted.first(), sorted.last()) else {
+        return String::new();
+    };
+    format!(
+        "{} ns ({} to {})",
+        number::figure(crate::statistics::median(&sorted)),
+        number::figure(*least),
+        number::figure(*most)
+    )
 }

@@ -181,6 +181,10 @@ impl Probe for Speeds {
         })
     }
 
+    fn between(&mut self, _: usize, _: usize) -> Option<f64> {
+        Some(350.0)
+    }
+
     fn cycles_per_second(&self) -> f64 {
         1e9
     }
@@ -361,6 +365,8 @@ fn cells_are_measured_in_rounds() {
     assert_eq!(windows("vpp", 1.0), Windows::default());
     assert!(!results.made.interrupted && !results.made.began.is_empty());
     assert_eq!(results.machine.speeds.len(), 12);
+    // Frames of memory stay on the worker's core.
+    assert!(results.machine.between_ns.is_empty());
     // Rounds are outermost, and subjects take turns: a slow minute hits all.
     let log = bench.log.borrow();
     let starts: Vec<_> = log.iter().filter(|l| l.starts_with("start")).collect();
@@ -484,6 +490,7 @@ fn loads_of_one_setup_share_a_start() {
         .filter(|l| l.starts_with("start"))
         .count();
     assert_eq!(starts, 6, "two subjects, three rounds");
+    assert_eq!(results.machine.between_ns, [350.0; 12]);
     assert!(
         results.experiments[1]
             .topology
