@@ -133,7 +133,7 @@ def d1(lab, options):
     """Bursts of 1 to N packets into a slice of 100 Mbit/s: the delay of a packet, of the whole
     burst, and how many leave together."""
     rate = 100 * MEGABIT
-    lengths = by_mode(options, [1, 16, 32], [1, 2, 4, 8, 12, 15, 16, 17, 24, 32, 48, 64],
+    lengths = by_mode(options, [16, 32], [1, 2, 4, 8, 12, 15, 16, 17, 24, 32, 48, 64],
                       list(range(1, 65)))  # fmt: skip
     distance = apart(rate)
     for subject, switch, hosts in each(
@@ -334,7 +334,7 @@ def d7(lab, options):
 def d8(lab, options):
     """The wait of Poisson packets by how much of the queue's rate is used."""
     rate = 50 * MEGABIT
-    loads = by_mode(options, [50, 90, 98], [30, 50, 70, 80, 90, 95, 97, 98, 99])
+    loads = by_mode(options, [50, 90], [30, 50, 70, 80, 90, 95, 97, 98, 99])
     for subject, switch, hosts in each(lab, options, ["sluice", "linux-htb"]):
         switch.shape(PORT, [queue(rate, limit=1000)])
         idle = idle_delay(hosts)
@@ -432,7 +432,7 @@ def d11(lab, options):
     """Messages of 1 to 1,000 packets through a slice of 200 Mbit/s: until the last packet is there,
     and what is lost."""
     rate = 200 * MEGABIT
-    lengths = by_mode(options, [1, 20, 300], [1, 3, 10, 30, 100, 300, 1000])
+    lengths = by_mode(options, [1, 300], [1, 3, 10, 30, 100, 300, 1000])
     distance = apart(rate)
     for subject, switch, hosts in each(
         lab, options, ["sluice", "sluice-bound", "linux-htb", "ovs-trtcm"]
