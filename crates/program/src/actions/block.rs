@@ -7,8 +7,8 @@
 //! packet needs no stack of lists, deferred outputs or action set for them; [`crate::exec::lanes`]
 //! runs them. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block,
 //! since it reads what the steps before it have written; the next block follows at once. So do `ct`
-//! and `ct_clear`, unless the packet goes on in another table, and steps that copy metadata or
-//! write that of tunnels ([`Transfers`]).
+//! and `ct_clear`, unless the packet goes on in another table, steps that copy metadata or write
+//! that of tunnels ([`Transfers`]), and outputs before the last one, which take copies.
 
 use crate::actions::bits;
 use crate::actions::connection::LaneTrack;
@@ -117,6 +117,8 @@ const _: () = assert!(std::mem::offset_of!(ActionBlock, rewrite) + 24 == 64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Output(PortNo),
+    /// A copy goes to this port, and the packet on to the next block; an output follows.
+    Copy(PortNo),
     Table {
         table: u8,
         resubmit: bool,
@@ -241,6 +243,7 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
         }
         block.end = match op {
             Op::Output(port) if last => End::Output(*port),
+            Op::Output(port) if only_edits_and_outputs(&ops[index..]) => End::Copy(*port),
             Op::Goto(table) if last => End::Table {
                 table: *table,
                 resubmit: false,
@@ -285,6 +288,13 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
         last.is_last = true;
     }
     Some(done.into())
+}
+
+/// Returns whether steps only edit and send, the last one to a port. Where lookups follow an output,
+/// a packet may end without another one, and is not to be counted as dropped.
+fn only_edits_and_outputs(ops: &[Op]) -> bool {
+    let fits = |op: &Op| matches!(op, Op::Output(_) | Op::Set(_) | Op::DecTtl(_));
+    matches!(ops.last(), Some(Op::Output(_))) && ops.iter().all(fits)
 }
 
 /// A rule's blocks; valid as long as the rule, which owns the list of steps they belong to.
@@ -533,5 +543,32 @@ mod tests {
             ..register
         };
         assert_eq!(ends(&[choose(address), Op::Output(1)]), None);
+    }
+
+    #[test]
+    fn outputs_before_the_last_are_copies() {
+        let ends = |ops: &[Op]| {
+            let blocks = blocks(ops)?;
+            let shown = |block: &ActionBlock| (block.first, format!("{:?}", block.end));
+            Some(blocks.iter().map(shown).collect::<Vec<_>>())
+        };
+        let ttl = || Op::DecTtl([0].into());
+        assert_eq!(
+            ends(&[Op::Output(1), ttl(), Op::Output(2), Op::Output(3)]),
+            Some(vec![
+                (0, "Copy(1)".into()),
+                (1, "Copy(2)".into()),
+                (3, "Output(3)".into())
+            ])
+        );
+        let resubmit = || Op::Resubmit {
+            in_port: None,
+            table: Some(1),
+        };
+        let before = ends(&[resubmit(), Op::Output(1), Op::Output(2)]);
+        assert_eq!(before.map(|ends| ends.len()), Some(3));
+        // What follows may end without an output, and is not dropped then.
+        assert_eq!(ends(&[Op::Output(1), resubmit()]), None);
+        assert_eq!(ends(&[Op::Output(1), ttl()]), None);
     }
 }

@@ -221,6 +221,8 @@ pub(crate) struct Lanes<F> {
     /// Lanes whose packets have tunnel metadata, and that.
     tunnelled: LaneSet,
     tunnels: Box<[TunnelWords; LOOKUP_MAX]>,
+    /// Lanes of whose packets copies have been sent.
+    copied: LaneSet,
     /// Tracker's answers for packets that become walks.
     aside: Vec<(usize, Tracked)>,
     /// Translations of packets that stay lanes; empty but while these are made.
@@ -255,6 +257,7 @@ impl<F: Frame> Lanes<F> {
             connections: Box::new(Connections::NONE),
             tunnelled: LaneSet::EMPTY,
             tunnels: Box::new([TunnelWords::ZERO; LOOKUP_MAX]),
+            copied: LaneSet::EMPTY,
             aside: Vec::with_capacity(LOOKUP_MAX),
             edits: Vec::with_capacity(LOOKUP_MAX),
             frames: Box::new([const { None }; LOOKUP_MAX]),
@@ -673,7 +676,7 @@ impl ActionBlock {
         match self.end {
             // Only forward lookups, so that such ways end by themselves.
             End::Table { table, .. } => table <= from,
-            End::Output(_) => back != NOWHERE,
+            End::Output(_) | End::Copy(_) => back != NOWHERE,
             End::Track(Some(table)) => table <= from || back != NOWHERE || !self.is_last,
             End::Multipath | End::Track(None) | End::Untrack | End::Transfer | End::Nothing => {
                 false
@@ -789,7 +792,10 @@ impl<F: Frame> Engine<F> {
             let Some(block) = blocks.get(usize::from(here.next)) else {
                 return;
             };
-            if block.leads_off(here.table, back) || block.track.is_some() && !Self::tracks(host) {
+            if block.leads_off(here.table, back)
+                || block.track.is_some() && !Self::tracks(host)
+                || matches!(block.end, End::Copy(port) if !self.copies(arrival, host, port))
+            {
                 return self.leave_at(burst, arrival, host, here, back, set.whole());
             }
             if block.rewrite.may_expire() {
@@ -803,6 +809,10 @@ impl<F: Frame> Engine<F> {
             self.lanes.edit(block, set);
             match block.end {
                 End::Output(port) => return self.lanes.send(port, set),
+                End::Copy(port) => {
+                    self.copy(arrival, host, port, set.whole());
+                    here.next += 1;
+                }
                 End::Table { table, resubmit } => {
                     let lanes = &mut self.lanes;
                     set.over(&mut lanes.lanes, |lane| lane.hops += 1);
@@ -859,6 +869,38 @@ impl<F: Frame> Engine<F> {
     #[inline(always)]
     fn tracks<H: Host<F>>(host: &mut H) -> bool {
         !H::WATCHES && !H::FOLLOWS && host.tracker().is_some()
+    }
+
+    /// Whether lanes may send copies to a port: not where each is told of by itself, or what is
+    /// known of a packet goes with it.
+    #[inline(always)]
+    fn copies<H: Host<F>>(&self, arrival: Arrival, host: &H, port: PortNo) -> bool {
+        !H::WATCHES
+            && !H::FOLLOWS
+            && arrival.in_port != SEVERAL
+            && (self.lanes.tracked.is_empty() || !host.carries(port))
+            && (self.lanes.tunnelled.is_empty() || !host.reads_tunnel(port))
+    }
+
+    /// Sends copies of lanes' packets to a port.
+    #[inline(never)]
+    fn copy<H: Host<F>>(&mut self, arrival: Arrival, host: &mut H, port: PortNo, set: LaneSet) {
+        let lanes = &mut self.lanes;
+        lanes.copied = lanes.copied.union(set);
+        let mut out = std::mem::take(&mut lanes.out);
+        debug_assert!(out.is_empty());
+        out.reserve(set.len());
+        for frame in set.iter().filter_map(|lane| lanes.frames[lane].as_ref()) {
+            match frame.duplicate() {
+                Some(copy) => out.push(copy),
+                None => host.dropped(DropReason::NoBuffer),
+            }
+        }
+        if !out.is_empty() {
+            host.output_burst(arrival.in_port, port, arrival.mirrored, &mut out, None);
+            out.clear();
+        }
+        lanes.out = out;
     }
 
     #[inline(never)]
@@ -944,6 +986,7 @@ impl<F: Frame> Engine<F> {
         walk.layers = from.extent.layers();
         walk.start(frame, arrival.mirrored);
         walk.tracked = Earlier::default();
+        walk.sent = self.lanes.copied.contains(lane);
         walk.resubmits = from.hops;
         // Lanes only go forward, so a rule of the first table has been met before any later table.
         walk.first = (table > 0).then_some(First {
@@ -1081,6 +1124,7 @@ impl<F: Frame> Engine<F> {
         self.lanes.rounds = 0;
         self.lanes.flush(arrival, host);
         (self.lanes.tracked, self.lanes.tunnelled) = (LaneSet::EMPTY, LaneSet::EMPTY);
+        self.lanes.copied = LaneSet::EMPTY;
     }
 
     /// Runs waiting lanes to their ends.

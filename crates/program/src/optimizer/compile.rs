@@ -279,7 +279,7 @@ impl<'a> Place<'a> {
         let fits = blocks.iter().all(|block| match block.end {
             End::Table { table: next, .. } => next > table,
             End::Output(_) => nothing_behind,
-            End::Multipath | End::Track(_) | End::Untrack | End::Transfer => false,
+            End::Copy(_) | End::Multipath | End::Track(_) | End::Untrack | End::Transfer => false,
             End::Nothing => true,
         });
         (fits && !rule.shortens_timeouts()).then_some(Place {
@@ -447,8 +447,13 @@ impl<'a> Compiler<'a> {
             path.here.next += 1;
             path.pass(block);
             match block.end {
-                // `Place::of` rejects rules with a multipath choice, `ct` or transfers.
-                End::Multipath | End::Track(_) | End::Untrack | End::Transfer | End::Nothing => {}
+                // `Place::of` rejects rules with copies, a multipath choice, `ct` or transfers.
+                End::Copy(_)
+                | End::Multipath
+                | End::Track(_)
+                | End::Untrack
+                | End::Transfer
+                | End::Nothing => {}
                 End::Output(port) => return making.end(path, End::Output(port)),
                 End::Table { table, resubmit } => {
                     path.hops += 1;

@@ -114,10 +114,13 @@ impl<F: Frame> Engine<F> {
                     set: set.whole(),
                 });
             }
-            // Fused paths do not go past a choice, the tracker or copies of metadata.
-            End::Multipath | End::Track(_) | End::Untrack | End::Transfer | End::Nothing => {
-                self.come_back(burst, arrival, host, waited.back, set)
-            }
+            // Fused paths do not go past copies, a choice or the tracker.
+            End::Copy(_)
+            | End::Multipath
+            | End::Track(_)
+            | End::Untrack
+            | End::Transfer
+            | End::Nothing => self.come_back(burst, arrival, host, waited.back, set),
         }
     }
 

@@ -60,9 +60,12 @@ impl<F: Frame> Engine<F> {
                 lane.hops += 1;
                 Step::Waits { table, resubmit }
             }
-            End::Multipath | End::Track(_) | End::Untrack | End::Transfer | End::Nothing => {
-                Step::Not
-            }
+            End::Copy(_)
+            | End::Multipath
+            | End::Track(_)
+            | End::Untrack
+            | End::Transfer
+            | End::Nothing => Step::Not,
         }
     }
 
