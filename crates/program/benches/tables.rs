@@ -2,7 +2,8 @@
 //! tuples and the chosen template side by side.
 //!
 //! `cargo bench -p sluice-program --bench tables [NAME...]` prints for each case the lowest of
-//! several rounds, in TSC cycles for each packet.
+//! several rounds, in TSC cycles for each packet. A name that is a file's stands for the IPv4 rules
+//! in it, as `sluice gen rules --openflow drop` prints them.
 
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
@@ -212,6 +213,53 @@ fn exact(count: usize) -> Vec<(Flow, u32)> {
         .collect()
 }
 
+/// Reads rules of addresses, protocols and ports as `sluice gen rules --openflow` prints them.
+fn listed(text: &str) -> Vec<(Flow, u32)> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).unwrap(),
+        None => text.parse().unwrap(),
+    };
+    let address = |text: &str| {
+        let (address, bits) = text.split_once('/').unwrap_or((text, "32"));
+        let address: std::net::Ipv4Addr = address.parse().unwrap();
+        (u32::from(address), prefix(bits.parse().unwrap()))
+    };
+    let port = |text: &str| {
+        let (value, mask) = text.split_once('/').unwrap_or((text, "0xffff"));
+        (number(value), number(mask))
+    };
+    let one = |line: &str| {
+        let mut priority = 0;
+        let mut flow = Flow {
+            source: (0, 0),
+            destination: (0, 0),
+            ports: (0, 0),
+            protocol: 0,
+        };
+        for part in line.split(',') {
+            match part.split_once('=').unwrap_or((part, "")) {
+                ("priority", text) => priority = number(text),
+                ("tcp", _) => flow.protocol = 6,
+                ("udp", _) => flow.protocol = 17,
+                ("icmp", _) => flow.protocol = 1,
+                ("nw_proto", text) => flow.protocol = number(text) as u8,
+                ("nw_src", text) => flow.source = address(text),
+                ("nw_dst", text) => flow.destination = address(text),
+                (name @ ("tp_src" | "tp_dst"), text) => {
+                    let shift = if name == "tp_src" { 16 } else { 0 };
+                    let (value, mask) = port(text);
+                    flow.ports.0 |= value << shift;
+                    flow.ports.1 |= mask << shift;
+                }
+                ("ip" | "actions", _) => {}
+                (other, _) => panic!("{other}"),
+            }
+        }
+        (flow, priority)
+    };
+    text.lines().map(one).collect()
+}
+
 fn cycles() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: RDTSC exists on every x86-64.
@@ -353,6 +401,11 @@ fn main() {
     for (name, rules) in cases {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
             run(name, &rules());
+        }
+    }
+    for name in wanted {
+        if let Ok(text) = std::fs::read_to_string(&name) {
+            run(&name, &listed(&text));
         }
     }
 }

@@ -290,8 +290,8 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
     Some(done.into())
 }
 
-/// Returns whether steps only edit and send, the last one to a port. Where lookups follow an output,
-/// a packet may end without another one, and is not to be counted as dropped.
+/// Returns whether steps only edit and send, the last one to a port. Where lookups follow an
+/// output, a packet may end without another one, and is not to be counted as dropped.
 fn only_edits_and_outputs(ops: &[Op]) -> bool {
     let fits = |op: &Op| matches!(op, Op::Output(_) | Op::Set(_) | Op::DecTtl(_));
     matches!(ops.last(), Some(Op::Output(_))) && ops.iter().all(fits)

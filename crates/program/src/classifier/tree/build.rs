@@ -3,11 +3,13 @@
 //! Rules are collected from the table's tuples by a reader of its own, which holds an epoch so that
 //! nothing is freed, while changes go on. Where to cut is chosen by estimated cost: few rules a
 //! child, few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
-//! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; rules that do
-//! not fit are left to tuples.
+//! Rules that look at different parts of packets go to trees of their own ([`groups`]); those that
+//! a leaf has no room for go to another tree. Everything is bounded: bits of an index, depth, rules
+//! of a leaf, trees, copies; rules that do not fit are left to tuples.
 
 mod cut;
 mod estimate;
+mod groups;
 
 use crate::actions::OpList;
 use crate::actions::block::ActionBlocks;
@@ -17,11 +19,11 @@ use crate::classifier::tuple::Tuple;
 use crate::epoch::{Epoch, NEVER, Reader};
 use crate::rule::Rule;
 use crate::rule::summary::{ASK, EDITS, Effect, RuleSummary};
-use cut::Cut;
+use cut::{Cut, Scratch};
 use packet::matching::MatchWord;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +36,9 @@ const DEPTH_MAX: usize = 8;
 /// Most bits of an index.
 const BITS_MAX: u32 = 16;
 /// Most rules of a leaf.
-const LEAF_MAX: usize = 16;
+const LEAF_MAX: usize = 32;
+/// Most rules of a table that are tried in one group, too.
+const WHOLE_MAX: usize = 1 << 16;
 /// Words of leaves in a cache line.
 const LINE: usize = 8;
 /// Leaves of at most this many rules are not cut further.
@@ -95,18 +99,10 @@ impl Snapshot {
         // that align them; `finish` checks it.
         let fits = 12 * (ranked.len() + 4096) * (words.len() + 1) < NONE as usize;
         if words.len() <= WORDS_MAX && !ranked.is_empty() && fits {
-            let mut builder = Builder::new(&words, &self.tuples, &ranked);
-            let trees = builder.trees(before);
-            let mut rest = vec![None; self.tuples.len()];
-            // Rules behind `before` are in no tree.
-            for (rule, left) in ranked[..before].iter().zip(&builder.left) {
-                if *left {
-                    // Ranks ascend, so the first is of the highest precedence.
-                    rest[rule.tuple as usize].get_or_insert(rule.priority);
-                } else {
-                    built.rules += 1;
-                }
-            }
+            let builder = Builder::new(&words, &self.tuples, &ranked);
+            let (builder, trees) = builder.best_trees(before);
+            let rest = builder.rest(self.tuples.len(), &ranked[..before]);
+            built.rules = before - builder.left.iter().filter(|left| **left).count();
             built.rest = self
                 .tuples
                 .into_iter()
@@ -199,6 +195,7 @@ impl Ranked {
 
 /// The state of a build. Masks and values are numbers here, with a field's first byte as their
 /// highest.
+#[derive(Clone)]
 struct Builder {
     words: usize,
     masks: Vec<u64>,
@@ -216,8 +213,8 @@ struct Builder {
     otherwise: u32,
     /// By rank: whether the rule is in no tree.
     left: Vec<bool>,
-    /// Scratch for judging a cut: number of rules at each index. All zero between judgements.
-    counts: Vec<u32>,
+    /// For judging cuts.
+    scratch: Scratch,
 }
 
 impl Builder {
@@ -257,7 +254,7 @@ impl Builder {
             singles: vec![Branch::EMPTY; ranked.len()],
             otherwise: NONE,
             left: vec![false; ranked.len()],
-            counts: vec![0; 1 << BITS_MAX],
+            scratch: Scratch::new(),
         }
     }
 
@@ -273,44 +270,111 @@ impl Builder {
 
     /// Builds trees of the first `rules` rules as far as trees separate them, and marks the rest in
     /// `left`. The rule after them, if there is one, matches all packets.
-    fn trees(&mut self, rules: usize) -> Vec<Tree> {
+    fn best_trees(mut self, rules: usize) -> (Builder, Vec<Tree>) {
         if rules < self.mask_of.len() {
             self.otherwise = rules as u32;
         }
+        let all: Vec<u32> = (0..rules as u32).collect();
+        let groups = self.groups(&all);
+        if groups.len() < 2 || rules > WHOLE_MAX {
+            let trees = self.trees(groups);
+            return (self, trees);
+        }
+        // In groups, rules hide no others behind them.
+        let mut whole = self.clone();
+        let (trees, others) = (self.trees(groups), whole.trees(vec![all]));
+        if whole.cycles(&others) < self.cycles(&trees) {
+            (whole, others)
+        } else {
+            (self, trees)
+        }
+    }
+
+    /// Estimates the cycles of a packet in trees and the tuples beside them.
+    fn cycles(&self, trees: &[Tree]) -> f64 {
+        let mut masks: Vec<u32> = (self.mask_of.iter().zip(&self.left))
+            .filter_map(|(mask, left)| left.then_some(*mask))
+            .collect();
+        masks.sort_unstable();
+        masks.dedup();
+        let beside = masks.len() as f64;
+        let tuples = Work {
+            accesses: beside,
+            compares: 0.0,
+            hashes: beside,
+        };
+        self.typical(trees)
+            .and(tuples)
+            .cycles(self.leaves.len() * 8)
+    }
+
+    /// Returns for each tuple the highest precedence of these rules that are left.
+    fn rest(&self, tuples: usize, ranked: &[Ranked]) -> Vec<Option<u32>> {
+        let mut rest = vec![None; tuples];
+        for (rule, left) in ranked.iter().zip(&self.left) {
+            if *left {
+                // Ranks ascend, so the first is of the highest precedence.
+                rest[rule.tuple as usize].get_or_insert(rule.priority);
+            }
+        }
+        rest
+    }
+
+    /// Builds trees of groups of rules.
+    fn trees(&mut self, groups: Vec<Vec<u32>>) -> Vec<Tree> {
+        let mut groups = VecDeque::from(groups);
         let mut trees = Vec::new();
-        let mut rules: Vec<u32> = (0..rules as u32).collect();
-        while let Some(first) = rules.first().copied() {
-            let mut known = vec![0; self.words];
-            let cut = (rules.len() > LEAF_SMALL)
-                .then(|| self.best_cut(&rules, &known, true))
-                .flatten();
-            let full = trees.len() + 1 >= TREES_MAX && rules.len() > LEAF_MAX;
-            let Some(cut) = cut.filter(|_| !full) else {
-                if rules.len() <= LEAF_MAX {
-                    let root = self.leaf(&rules);
-                    trees.push(Tree { root, first });
-                } else {
-                    rules
-                        .iter()
-                        .for_each(|rank| self.left[*rank as usize] = true);
-                }
-                break;
+        // Rules that the trees of their groups do not separate.
+        let mut rest = Vec::new();
+        while trees.len() < TREES_MAX && self.copied() < 1.0 {
+            let rules = match groups.pop_front() {
+                Some(rules) => rules,
+                None => std::mem::take(&mut rest),
             };
-            let (kept, others): (Vec<u32>, Vec<u32>) = rules
-                .iter()
-                .partition(|rank| self.open_bits(**rank, &cut) <= cut.open);
-            let Some(first) = kept.first().copied() else {
-                others
-                    .iter()
-                    .for_each(|rank| self.left[*rank as usize] = true);
+            if rules.is_empty() {
                 break;
-            };
-            let root = self.divide(&kept, cut, &mut known, 1);
-            trees.push(Tree { root, first });
-            rules = others;
+            }
+            let before = rules.len();
+            let over = self.tree(&rules, &mut trees);
+            let stuck = groups.is_empty() && rest.is_empty() && over.len() == before;
+            rest.extend(over);
+            if stuck {
+                break;
+            }
+            rest.sort_unstable();
+        }
+        for rank in groups.into_iter().flatten().chain(rest) {
+            self.left[rank as usize] = true;
         }
         trees.sort_by_key(|tree| tree.first);
         trees
+    }
+
+    /// Builds a tree of some rules, unless nothing separates enough of them; returns those that are
+    /// not in it.
+    fn tree(&mut self, rules: &[u32], trees: &mut Vec<Tree>) -> Vec<u32> {
+        let mut known = vec![0; self.words];
+        let cut = (rules.len() > LEAF_SMALL)
+            .then(|| self.best_cut(rules, &known, true))
+            .flatten();
+        let (kept, mut others): (Vec<u32>, Vec<u32>) = match &cut {
+            Some(cut) => rules
+                .iter()
+                .partition(|rank| self.open_bits(**rank, cut) <= cut.open),
+            None if rules.len() <= LEAF_MAX => (rules.to_vec(), Vec::new()),
+            None => (Vec::new(), rules.to_vec()),
+        };
+        let Some(first) = kept.first().copied() else {
+            return others;
+        };
+        let root = match cut {
+            Some(cut) => self.divide(&kept, cut, &mut known, 1),
+            None => self.leaf(&kept),
+        };
+        trees.push(Tree { root, first });
+        let over = |rank: &u32| std::mem::take(&mut self.left[*rank as usize]);
+        others.extend(kept.into_iter().filter(over));
+        others
     }
 
     /// Builds the branch for rules; `known` are the bits that have been looked at on the way to it.

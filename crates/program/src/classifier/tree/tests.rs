@@ -129,6 +129,92 @@ fn rules_over_two_addresses_are_found_by_all_variants() {
     }
 }
 
+/// Returns value and mask of each block of ports that a range consists of.
+fn blocks(mut from: u32, until: u32) -> Vec<(u32, u32)> {
+    let mut blocks = Vec::new();
+    while from < until {
+        let mut size = 1 << from.trailing_zeros().min(15);
+        while from + size > until {
+            size /= 2;
+        }
+        blocks.push((from, 0xffff & !(size - 1)));
+        from += size;
+    }
+    blocks
+}
+
+/// Returns rules as an access list of ClassBench's has them, and packets that meet them: filters of
+/// two prefixes, or of one, and of ranges of ports, each of which is several rules with masks of
+/// their own; some share their addresses.
+fn filters(count: u32) -> (Vec<(Match, u32)>, Vec<FlowKey>) {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |limit: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % limit
+    };
+    let mut addresses: Vec<[(u32, u32); 2]> = Vec::new();
+    let (mut rules, mut keys) = (Vec::new(), Vec::new());
+    for filter in 0..count {
+        if filter == 0 || below(4) != 0 {
+            let open = below(12);
+            addresses.push([0, 1].map(|at| match open == at {
+                true => (0, 0),
+                false => {
+                    let mask = u32::MAX << below(13);
+                    (below(1 << 32) as u32 & mask, mask)
+                }
+            }));
+        }
+        let [source, destination] = addresses[below(addresses.len() as u64) as usize];
+        let [from, to] = [4, 16].map(|most| {
+            let mut ports = match below(3) {
+                0 => vec![(0, 0)],
+                1 => vec![(below(65_536) as u32, 0xffff)],
+                _ => {
+                    let (one, other) = (below(65_536) as u32, below(65_536) as u32);
+                    blocks(one.min(other), one.max(other) + 1)
+                }
+            };
+            ports.truncate(most);
+            ports
+        });
+        for (from, to) in from
+            .iter()
+            .flat_map(|from| to.iter().map(move |to| (from, to)))
+        {
+            let mut matching = Match::any();
+            matching.set_exact(Field::EthType, 0x0800);
+            let mut key = FlowKey::ZERO;
+            key.set_u16(at::ETH_TYPE, 0x0800);
+            let ports = (from.0 << 16 | to.0, from.1 << 16 | to.1);
+            let fields = [
+                (at::IPV4_SRC, source),
+                (at::IPV4_DST, destination),
+                (at::TP_SRC, ports),
+            ];
+            for (offset, (value, mask)) in fields {
+                matching.set_bytes(offset, &value.to_be_bytes(), &mask.to_be_bytes());
+                key.set_u32(offset, value | below(1 << 32) as u32 & !mask);
+            }
+            rules.push((matching, 10 + count - filter));
+            keys.push(key);
+        }
+    }
+    (rules, keys)
+}
+
+#[test]
+fn rules_of_ranges_of_ports_are_all_in_trees() {
+    let (mut rules, keys) = filters(120);
+    rules.push((Match::any(), 1));
+    assert!(rules.len() > 1000, "{}", rules.len());
+    for keys in keys.chunks(LOOKUP_MAX).step_by(10) {
+        assert_eq!(compare(&rules, keys), Some(true));
+    }
+}
+
 /// Compares what each variant finds with rules compared one after the other; returns whether the
 /// trees hold all rules, if there are trees.
 fn compare(rules: &[(Match, u32)], keys: &[FlowKey]) -> Option<bool> {

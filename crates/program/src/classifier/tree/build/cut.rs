@@ -21,6 +21,8 @@ const COPIES_LARGE: f64 = 4.0;
 const LARGE: f64 = 20_000.0;
 /// Number of the best runs that are tried in pairs.
 const TOGETHER: usize = 3;
+/// Most places in children for each rule, where children with the same rules share a branch.
+const PLACES: f64 = 64.0;
 
 /// A cut: which bits form the index. Rules that leave more than `open` of them open go to another
 /// tree.
@@ -110,16 +112,16 @@ impl Builder {
         };
         halves.for_each(|bits| pairs(&gains, bits, &mut cuts));
         let mut best: Option<(f64, Cut)> = None;
-        let mut counts = std::mem::take(&mut self.counts);
+        let mut scratch = std::mem::take(&mut self.scratch);
         for cut in cuts {
-            if let Some((cost, cut)) = self.judge(&sample, whole, cut, root, &mut counts)
+            if let Some((cost, cut)) = self.judge(&sample, whole, cut, root, &mut scratch)
                 && best.is_none_or(|(least, _)| cost < least)
                 && let Some(cut) = self.bounded(rules, cut, root)
             {
                 best = Some((cost, cut));
             }
         }
-        self.counts = counts;
+        self.scratch = scratch;
         let (cost, cut) = best?;
         let leaf = if rules.len() <= LEAF_MAX {
             COMPARE * whole
@@ -159,21 +161,19 @@ impl Builder {
         whole: f64,
         cut: Cut,
         root: bool,
-        counts: &mut [u32],
+        scratch: &mut Scratch,
     ) -> Option<(f64, Cut)> {
-        let limit = self.limit(sample, whole, &cut, root)?;
         if !root {
-            return (limit == cut.bits())
-                .then(|| self.cost(sample, whole, cut, counts))
-                .flatten();
+            return self.cost(sample, whole, cut, root, scratch);
         }
+        let limit = self.limit(sample, whole, &cut, root)?;
         let mut best: Option<(f64, Cut)> = None;
         let mut tried = None;
         for open in [limit, limit.min(3), 0] {
             if tried.replace(open) == Some(open) {
                 continue;
             }
-            if let Some((cost, cut)) = self.cost(sample, whole, Cut { open, ..cut }, counts)
+            if let Some((cost, cut)) = self.cost(sample, whole, Cut { open, ..cut }, root, scratch)
                 && best.is_none_or(|(least, _)| cost < least)
             {
                 best = Some((cost, cut));
@@ -182,14 +182,8 @@ impl Builder {
         best
     }
 
-    /// Returns how many bits a rule may leave open at most, so that the copies of these of `whole`
-    /// rules fit the budget; None where rules that leave none open are already too many.
-    fn limit(&self, rules: &[u32], whole: f64, cut: &Cut, root: bool) -> Option<u32> {
-        let mut by_open = [0_usize; 33];
-        for rank in rules {
-            by_open[self.open_bits(*rank, cut) as usize] += 1;
-        }
-        let size = rules.len() as f64;
+    /// Returns how many rules there may be in children for these of `whole` rules, counting copies.
+    fn room(&self, rules: f64, whole: f64, root: bool) -> f64 {
         // The more rules there are, the fewer copies are allowed.
         let factor = match (root, whole < LARGE) {
             (true, true) => 3.0,
@@ -197,11 +191,29 @@ impl Builder {
             (false, _) if self.copied() < 0.5 => 2.0,
             (false, _) => 1.2,
         };
-        let room = factor * size + if root { 1024.0 * size / whole } else { 8.0 };
-        let (mut copies, mut limit) = (0.0, None);
+        factor * rules + if root { 1024.0 * rules / whole } else { 8.0 }
+    }
+
+    /// Returns the number of rules in children, counting copies, by how many bits of the cut rules
+    /// leave open.
+    fn copies(&self, rules: &[u32], cut: &Cut) -> [f64; 33] {
+        let mut copies = [0.0; 33];
+        for rank in rules {
+            let open = self.open_bits(*rank, cut);
+            copies[open as usize] += f64::from(1_u32 << open);
+        }
+        copies
+    }
+
+    /// Returns how many bits a rule may leave open at most, so that the copies of these of `whole`
+    /// rules fit the budget; None where rules that leave none open are already too many.
+    fn limit(&self, rules: &[u32], whole: f64, cut: &Cut, root: bool) -> Option<u32> {
+        let room = self.room(rules.len() as f64, whole, root);
+        let copies = self.copies(rules, cut);
+        let (mut sum, mut limit) = (0.0, None);
         for open in 0..=cut.bits() {
-            copies += by_open[open as usize] as f64 * f64::from(1_u32 << open);
-            if copies > room {
+            sum += copies[open as usize];
+            if sum > room {
                 break;
             }
             limit = Some(open);
@@ -213,29 +225,49 @@ impl Builder {
     /// sample may leave so much open that their copies fill the memory. None where such rules would
     /// have to go to another tree, which only a root can do.
     fn bounded(&self, rules: &[u32], cut: Cut, root: bool) -> Option<Cut> {
+        if rules.len() <= SAMPLE {
+            return Some(cut); // judged by all of them
+        }
         let limit = self.limit(rules, rules.len() as f64, &cut, root)?;
         let open = cut.open.min(limit);
         (root || open == cut.bits()).then_some(Cut { open, ..cut })
     }
 
     /// See [`Builder::judge`].
-    fn cost(&self, sample: &[u32], whole: f64, cut: Cut, counts: &mut [u32]) -> Option<(f64, Cut)> {
+    fn cost(
+        &self,
+        sample: &[u32],
+        whole: f64,
+        cut: Cut,
+        root: bool,
+        scratch: &mut Scratch,
+    ) -> Option<(f64, Cut)> {
+        let size = sample.len() as f64;
+        let room = self.room(size, whole, root);
+        let mut copies: f64 = self.copies(sample, &cut)[..=cut.open as usize].iter().sum();
+        // Rules that leave the same bits open come to the same children, which share a branch. That
+        // is seen only where all rules are looked at.
+        let shares = copies > room;
+        if shares && (root || sample.len() as f64 != whole || copies > PLACES * size) {
+            return None;
+        }
         let open = |rank: &u32| self.open_bits(*rank, &cut);
         let kept = || sample.iter().filter(|rank| open(rank) <= cut.open);
+        let Scratch { counts, lists } = scratch;
         kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] += 1));
+        if shares {
+            copies = self.distinct(sample, &cut, counts, lists);
+        }
         // Other rules that are met at the same index as a rule.
-        let (mut others, mut count, mut copies) = (0.0, 0.0, 0.0);
+        let (mut others, mut count) = (0.0, 0.0);
         for rank in kept() {
             let mut sum = 0_u64;
             self.each_index(*rank, &cut, |index| sum += u64::from(counts[index] - 1));
-            let own = f64::from(1_u32 << open(rank));
-            others += sum as f64 / own;
-            copies += own;
+            others += sum as f64 / f64::from(1_u32 << open(rank));
             count += 1.0;
         }
         kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] = 0));
-        let size = sample.len() as f64;
-        if count < 0.1 * size {
+        if count < 0.1 * size || copies > room {
             return None;
         }
         let met = 1.0 + others / count * (whole - 1.0) / (size - 1.0).max(1.0);
@@ -254,9 +286,46 @@ impl Builder {
         // A bigger index occupies more of the caches.
         let index = 0.7 * f64::from(cut.bits().saturating_sub(10));
         let weight = if whole < LARGE { COPIES } else { COPIES_LARGE };
-        let index = index + weight * (copies / count).log2();
+        let index = index + weight * (copies / count).log2().max(0.0);
         let cost = STEP + index + share * resolve(met) + visits * another_tree(deferred);
         Some((cost, cut))
+    }
+
+    /// Returns how many rules there are in children with different rules, by the children's
+    /// `counts`.
+    fn distinct(&self, rules: &[u32], cut: &Cut, counts: &[u32], lists: &mut Vec<u64>) -> f64 {
+        lists.clear();
+        lists.resize(1 << cut.bits(), 0);
+        for rank in rules {
+            let name = u64::from(*rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let name = name ^ name >> 29;
+            let add = |index: usize| lists[index] = lists[index].wrapping_add(name);
+            self.each_index(*rank, cut, add);
+        }
+        // Each list's name with its number of rules; equal names lie side by side when sorted.
+        let pairs = lists.iter().zip(counts);
+        let mut pairs: Vec<(u64, u32)> = pairs.map(|(name, count)| (*name, *count)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs.iter().map(|(_, count)| f64::from(*count)).sum()
+    }
+}
+
+/// What is counted of a cut's children.
+#[derive(Clone, Default)]
+pub(crate) struct Scratch {
+    /// Number of rules at each index. All zero between judgements.
+    counts: Vec<u32>,
+    /// The sum of names of the rules at each index.
+    lists: Vec<u64>,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch {
+            counts: vec![0; 1 << BITS_MAX],
+            lists: Vec::new(),
+        }
     }
 }
 
@@ -330,7 +399,7 @@ mod tests {
             singles: vec![super::super::Branch::EMPTY; rules as usize],
             otherwise: super::super::NONE,
             left: vec![false; rules as usize],
-            counts: vec![0; 1 << BITS_MAX],
+            scratch: Scratch::new(),
         }
     }
 
