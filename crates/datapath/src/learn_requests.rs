@@ -72,7 +72,7 @@ impl RequestRing {
     pub fn push(&self, request: WorkerRequest) -> bool {
         let done = self.ring.push(request).is_ok();
         // Wake control even when the ring is full, because it has work then.
-        self.teller.tell(cycles());
+        self.teller.request(cycles());
         done
     }
 
