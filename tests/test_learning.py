@@ -290,6 +290,30 @@ def limit_and_delete_learned(lab):
     equal(len(learned(switch, 3)), 1, "rules of another cookie")
 
 
+@test(timeout=60)
+def limit_counts_what_the_step_before_has_changed(lab):
+    """A rule that gets the cookie by one `learn` counts for the `limit` of the next."""
+    switch, ends = three_ports(
+        lab,
+        "table=2,reg1=1/1,actions=output:2",
+        "table=2,reg1=0/1,actions=output:3",
+    )
+    for limit, end in ((1, 3), (2, 2)):
+        switch.ofctl("del-flows", "br0", "table=3")
+        switch.ofctl("add-flow", "br0", "table=3,cookie=0x4,priority=10,in_port=1,actions=drop")
+        switch.ofctl(
+            "add-flow",
+            "br0",
+            "priority=5,in_port=1,actions=learn(table=3,cookie=0x77,priority=10,NXM_OF_IN_PORT[]),"
+            f"learn(table=3,cookie=0x77,limit={limit},result_dst=NXM_NX_REG1[0],NXM_OF_ETH_SRC[]),"
+            "resubmit(,2)",
+        )
+        frame = ethernet(MACS[2], f"02:00:00:00:01:{limit:02x}", 0x88B5, bytes(46))
+        ends[1].send(frame)
+        check(arrives(ends[end], frame), f"limit {limit}: the packet took the wrong way")
+        equal(len(learned(switch, 3)), limit, f"rules with a limit of {limit}")
+
+
 @test(timeout=90)
 def timeouts(lab):
     """An idle learned rule goes, one that is learned again and again stays beyond its hard timeout;

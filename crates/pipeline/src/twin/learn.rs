@@ -153,50 +153,68 @@ impl Machine<'_> {
 
     /// Returns whether a rule that does the same exists or has been learned by this packet.
     fn has_rule(&self, change: &FlowMod) -> bool {
-        let mut rules = self.pipeline.store.table(change.table);
-        let there = rules.any(|(_, rule)| {
-            rule.priority == u32::from(change.priority)
-                && *rule.matching() == change.matching
+        self.rules_after(change.table).iter().any(|rule| {
+            rule.is_of(change)
                 && (!change.modify_cookie || rule.cookie == change.cookie)
-                && *rule.behaviour.instructions == *change.instructions
-        });
-        let same = |learned: &FlowMod| {
-            (learned.table, learned.priority) == (change.table, change.priority)
-                && learned.matching == change.matching
-        };
-        let earlier = self
-            .outcome
-            .learned
-            .iter()
-            .rev()
-            .find(|learned| same(learned));
-        earlier.map_or(there, |learned| learned.instructions == change.instructions)
+                && *rule.instructions == *change.instructions
+        })
     }
 
-    /// Returns the number of rules with the table and cookie, including those that this packet
-    /// adds.
+    /// Returns the number of rules with the table and cookie when what this packet has learned so
+    /// far has been carried out.
     fn rules_like(&self, change: &FlowMod) -> usize {
-        let rules = || {
-            self.pipeline
-                .store
-                .table(change.table)
-                .map(|(_, rule)| rule)
-        };
-        let there = rules().filter(|rule| rule.cookie == change.cookie).count();
-        let mut new: Vec<&FlowMod> = Vec::new();
-        for learned in &self.outcome.learned {
-            let same = |priority: u32, matching: &Match| {
-                priority == u32::from(learned.priority) && *matching == learned.matching
-            };
-            let old = rules().any(|rule| same(rule.priority, rule.matching()))
-                || new.iter().any(|other| {
-                    other.table == learned.table && same(other.priority.into(), &other.matching)
-                });
-            if !old && (learned.table, learned.cookie) == (change.table, change.cookie) {
-                new.push(learned);
+        let rules = self.rules_after(change.table);
+        rules
+            .iter()
+            .filter(|rule| rule.cookie == change.cookie)
+            .count()
+    }
+
+    /// Returns a table's rules as they are when what this packet has learned so far has been
+    /// carried out.
+    fn rules_after(&self, table: u8) -> Vec<After<'_>> {
+        let there = self.pipeline.store.table(table).map(|(_, rule)| rule);
+        let mut rules: Vec<After<'_>> = there
+            .filter(|rule| !rule.is_hidden())
+            .map(|rule| After {
+                priority: rule.priority,
+                matching: rule.matching(),
+                cookie: rule.cookie,
+                instructions: &rule.behaviour.instructions,
+            })
+            .collect();
+        for learned in self.outcome.learned.iter().filter(|it| it.table == table) {
+            match rules.iter_mut().find(|rule| rule.is_of(learned)) {
+                Some(rule) => {
+                    rule.instructions = &learned.instructions;
+                    if learned.modify_cookie {
+                        rule.cookie = learned.cookie;
+                    }
+                }
+                None => rules.push(After {
+                    priority: learned.priority.into(),
+                    matching: &learned.matching,
+                    cookie: learned.cookie,
+                    instructions: &learned.instructions,
+                }),
             }
         }
-        there + new.len()
+        rules
+    }
+}
+
+/// What counts of a rule for those that would be learned after it.
+struct After<'a> {
+    priority: u32,
+    matching: &'a Match,
+    cookie: u64,
+    instructions: &'a [Instruction],
+}
+
+impl After<'_> {
+    /// Returns whether a strict change is of this rule.
+    fn is_of(&self, change: &FlowMod) -> bool {
+        self.priority == u32::from(change.priority) && *self.matching == change.matching
     }
 }
 
