@@ -343,6 +343,17 @@ impl OpList {
         learns(&self.ops)
     }
 
+    /// Calls `tell` with the template of each rule that the steps ask for.
+    pub fn for_lessons(&self, tell: &mut impl FnMut(&Arc<Learn>)) {
+        for op in &*self.ops {
+            match op {
+                Op::Learn(learn) => tell(learn),
+                Op::Clone(list) => list.for_lessons(tell),
+                _ => {}
+            }
+        }
+    }
+
     /// Creates a list of the given steps, with sets compiled and neighbouring sets merged where
     /// possible.
     pub fn new(ops: Vec<Op>) -> OpList {

@@ -61,7 +61,7 @@ pub struct Rule {
     /// Hash of what it was learned to do ([`crate::actions::learn::Learn::fingerprint`]), 0 for a
     /// rule that was not learned.
     pub(crate) fingerprint: AtomicU64,
-    /// When a packet last learned it again, in milliseconds of the datapath's clock.
+    /// When a packet last learned it, in milliseconds of the datapath's clock.
     pub(crate) learned_ms: AtomicU64,
     /// Its ranks in a table's trees, or its places in a trie: one in those in use, one in those
     /// being built. Valid where the rank's rule is this one.
@@ -224,16 +224,21 @@ impl RuleRef {
         &self.rule().spec.matching
     }
 
-    /// Sets the hash of what the rule was learned to do ([`Learn::fingerprint`]), by which workers
-    /// recognise it.
-    pub fn set_fingerprint(&self, fingerprint: u64) {
-        self.rule()
-            .fingerprint
-            .store(fingerprint, Ordering::Relaxed);
+    /// Notes what the rule was learned to do ([`Learn::fingerprint`]), by which workers recognise
+    /// it, and that a packet asked for that at `seen_ms`.
+    pub fn set_learned(&self, fingerprint: u64, seen_ms: u64) {
+        let rule = self.rule();
+        rule.fingerprint.store(fingerprint, Ordering::Relaxed);
+        rule.learned_ms.fetch_max(seen_ms, Ordering::Relaxed);
     }
 
-    /// Returns when a packet last learned the rule again, in milliseconds of the datapath's clock;
-    /// 0 for never.
+    /// Returns whether a packet asked for what the rule does.
+    pub fn is_learned(&self) -> bool {
+        self.rule().fingerprint.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns when a packet last learned the rule, in milliseconds of the datapath's clock; 0 for
+    /// never.
     pub fn learned_ms(&self) -> u64 {
         self.rule().learned_ms.load(Ordering::Relaxed)
     }

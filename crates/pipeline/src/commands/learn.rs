@@ -169,14 +169,14 @@ fn output(width: u16, value: u128) -> Option<Action> {
 }
 
 impl Pipeline {
-    /// Adds a rule that a packet has asked for, unless it exists already. Workers see it after
-    /// [`Pipeline::commit`] and the domain's next publication.
-    pub fn learn(
-        &mut self,
-        learn: &learn::Learn,
-        values: &[u128],
-        now: Clock,
-    ) -> (Verdict, FlowModOutcome) {
+    /// Adds a rule that a packet has asked for, unless it exists already, or has been changed since
+    /// the packet came. Workers see it after [`Pipeline::commit`] and the domain's next
+    /// publication. A late lesson is refused when no rule teaches it any more.
+    pub fn learn(&mut self, request: &learn::Request, now: Clock) -> (Verdict, FlowModOutcome) {
+        let (learn, values) = (&*request.learn, &request.values[..]);
+        if request.is_late && !self.behaviours.teach(learn) {
+            return (Verdict::Refused, FlowModOutcome::default());
+        }
         let change = flow_mod(learn, values);
         let find = |pipeline: &Pipeline| {
             pipeline
@@ -184,13 +184,17 @@ impl Pipeline {
                 .find(change.table, change.priority.into(), &change.matching)
         };
         if let Some(id) = find(self)
-            && self.is_learned(id, &change)
+            && let does_it = self.is_learned(id, &change)
+            && let Some(rule) = self.store.get_mut(id)
         {
-            if let Some(rule) = self.store.get_mut(id) {
+            if does_it {
                 rule.modified_ms = now.ms();
-                rule.handle.set_fingerprint(learn.fingerprint(values));
+                let fingerprint = learn.fingerprint(values);
+                rule.handle.set_learned(fingerprint, request.seen_ms);
             }
-            return (Verdict::Known, FlowModOutcome::default());
+            if does_it || rule.changed_after(request.seen_ms) {
+                return (Verdict::Known, FlowModOutcome::default());
+            }
         }
         if learn.limit != 0 && self.rules_of(change.table, change.cookie) >= learn.limit as usize {
             return (Verdict::LimitReached, FlowModOutcome::default());
@@ -199,7 +203,8 @@ impl Pipeline {
             Err(_) => (Verdict::Refused, FlowModOutcome::default()),
             Ok(outcome) => {
                 if let Some(rule) = find(self).and_then(|id| self.store.get(id)) {
-                    rule.handle.set_fingerprint(learn.fingerprint(values));
+                    let fingerprint = learn.fingerprint(values);
+                    rule.handle.set_learned(fingerprint, request.seen_ms);
                 }
                 (Verdict::Learned, outcome)
             }

@@ -9,6 +9,7 @@ use crate::state::meters::Users;
 use openflow::action::Instruction;
 use packet::keyed::Keyed;
 use program::actions::OpList;
+use program::actions::learn::Learn;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
@@ -35,6 +36,8 @@ pub(crate) struct Behaviours {
     /// The last one asked for of each kind, which the next rule most likely has too.
     last: [Weak<Behaviour>; 2],
     pub meter_users: Users,
+    /// What they teach, with the number of steps that do.
+    lessons: HashMap<Arc<Learn>, usize>,
 }
 
 impl Behaviours {
@@ -70,6 +73,9 @@ impl Behaviours {
             learns,
         });
         known.insert(Arc::clone(instructions), Arc::clone(&behaviour));
+        behaviour.ops.for_lessons(&mut |learn| {
+            *self.lessons.entry(Arc::clone(learn)).or_default() += 1;
+        });
         self.meter_users.add(&behaviour);
         behaviour
     }
@@ -78,8 +84,21 @@ impl Behaviours {
     pub fn release(&mut self, behaviour: Arc<Behaviour>) {
         if Arc::strong_count(&behaviour) == 2 {
             self.meter_users.remove(&behaviour);
+            behaviour.ops.for_lessons(&mut |learn| {
+                if let Some(steps) = self.lessons.get_mut(learn) {
+                    *steps -= 1;
+                    if *steps == 0 {
+                        self.lessons.remove(learn);
+                    }
+                }
+            });
             self.known[usize::from(behaviour.miss)].remove(&behaviour.instructions);
         }
+    }
+
+    /// Returns whether some rule teaches this.
+    pub fn teach(&self, learn: &Learn) -> bool {
+        self.lessons.contains_key(learn)
     }
 
     /// Returns the number of different lists.

@@ -76,6 +76,15 @@ impl Rule {
         self.modified_ms.max(self.handle.learned_ms())
     }
 
+    /// Returns whether what it does was decided after this time: by a packet that came later, or by
+    /// a controller.
+    pub fn changed_after(&self, ms: u64) -> bool {
+        match self.handle.is_learned() {
+            true => self.handle.learned_ms() > ms,
+            false => self.modified_ms > ms,
+        }
+    }
+
     /// Returns whether it is invisible to OpenFlow.
     pub fn is_hidden(&self) -> bool {
         self.priority > u32::from(u16::MAX)

@@ -466,6 +466,94 @@ fn a_flapping_rule_is_changed_at_a_bounded_rate() {
     assert_eq!(walker.held(), (0, 0));
 }
 
+/// What a packet wanted of a rule that flaps comes late, and does not count if the rule has been
+/// taught by a later packet of another worker, changed by a controller, or if no rule teaches it
+/// any more.
+#[test]
+fn a_late_lesson_counts_only_if_it_is_the_last() {
+    let learn = Action::Learn(Box::new(common::learning::learn_source(3, 0)));
+    let teacher = common::with(common::add(Match::any(), 1), |change| {
+        change.instructions = apply(&[learn, common::output(7)]).into();
+    });
+    let delete = |table: u8| {
+        let delete = common::flow(openflow::flow::FlowModCommand::Delete, Match::any(), 0);
+        common::with(delete, |change| change.table = table)
+    };
+    let port_learned = |walker: &Walker| -> Option<u32> {
+        let rules = walker.switch.flows();
+        let rule = rules.iter().find(|rule| rule.table == 3)?;
+        let text = format!("{:?}", rule.instructions);
+        (1..=9).find(|port| text.contains(&format!("port: {port},")))
+    };
+    // A rule that port 1's packet has taught, of which port 2's wants something else later.
+    let flapping = || {
+        let mut walker = Walker::new();
+        walker.switch.mod13(teacher.clone()).unwrap();
+        walker.switch.publish();
+        let packet = frame(&mut Random(1), [9, 9]);
+        for round in 0..200 {
+            walker.walk(1 + round % 2, std::slice::from_ref(&packet));
+        }
+        assert_eq!((walker.asked(), port_learned(&walker)), (65, Some(1)));
+        let last = walker.last.clone().unwrap();
+        (walker, last)
+    };
+    let later = |walker: &mut Walker| {
+        walker.switch.now += 50;
+        walker.settle();
+        assert_eq!(walker.asked(), 1);
+        port_learned(walker)
+    };
+    let (mut walker, last) = flapping();
+    assert_eq!(later(&mut walker), Some(2), "nothing is newer");
+    // A packet of another worker comes after that of port 2, or before it.
+    for (came, wanted) in [(6, Some(1)), (4, Some(2))] {
+        let (mut walker, last) = flapping();
+        let packet = frame(&mut Random(1), [9, 9]);
+        let began = walker.switch.now;
+        walker.switch.now = began + 5;
+        walker.walk(2, std::slice::from_ref(&packet));
+        let other = program::actions::learn::Request {
+            seen_ms: began + came,
+            ..last
+        };
+        walker.switch.now = began + 7;
+        let now = walker.switch.clock();
+        walker.switch.pipeline.learn(&other, now);
+        walker.switch.publish();
+        assert_eq!(later(&mut walker), wanted, "came after {came} ms");
+    }
+    // A controller's change is later, too.
+    let (mut walker, _) = flapping();
+    walker.switch.now += 5;
+    let change = common::flow(openflow::flow::FlowModCommand::Modify, Match::any(), 0);
+    let change = common::with(change, |change| {
+        change.table = 3;
+        change.instructions = apply(&[common::output(9)]).into();
+    });
+    walker.switch.mod13(change).unwrap();
+    walker.switch.publish();
+    assert_eq!(later(&mut walker), Some(9));
+    // Nobody teaches it any more; or another rule that does the same.
+    for (again, wanted) in [(false, None), (true, Some(2))] {
+        let (mut walker, _) = flapping();
+        walker.switch.mod13(delete(0)).unwrap();
+        walker.switch.mod13(delete(3)).unwrap();
+        if again {
+            walker.switch.mod13(teacher.clone()).unwrap();
+        }
+        walker.switch.publish();
+        assert_eq!(later(&mut walker), wanted, "taught again: {again}");
+    }
+    // A packet that has met the rule before it was deleted is in time.
+    walker.switch.mod13(delete(0)).unwrap();
+    walker.switch.mod13(delete(3)).unwrap();
+    walker.switch.publish();
+    let now = walker.switch.clock();
+    walker.switch.pipeline.learn(&last, now);
+    assert_eq!(port_learned(&walker), Some(1));
+}
+
 /// Without answers, packets continue after a while, in order, and nothing is left behind.
 #[test]
 fn packets_go_on_without_an_answer() {
@@ -542,6 +630,59 @@ fn what_was_taught_goes_with_the_last_that_taught_it() {
     other.cookie = 0x78;
     walker.switch.mod10(teacher(2, &other)).unwrap();
     assert_eq!(learned(&walker), 0);
+}
+
+/// A step that gives an existing rule the cookie that the next step's `limit` counts makes room for
+/// one rule less.
+#[test]
+fn a_limit_counts_what_the_step_before_has_changed() {
+    for (limit, learns) in [(1, false), (2, true)] {
+        let mut walker = Walker::new();
+        let mut other = Switch::new();
+        let in_port = common::learning::whole(Field::InPort);
+        let mac = common::learning::whole(Field::EthSrc);
+        let teach = |part: openflow::action::Subfield| {
+            let spec = common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part));
+            common::learning::plain(3, 0x77, vec![spec])
+        };
+        let mut second = teach(mac);
+        let told = common::learning::whole(Field::Reg0);
+        second.limit = limit;
+        second.result = Some(openflow::action::Subfield { bits: 1, ..told });
+        let actions = [
+            Action::Learn(Box::new(teach(in_port))),
+            Action::Learn(Box::new(second.clone())),
+            Action::OutputReg {
+                source: told,
+                max_len: 0,
+            },
+        ];
+        let old = common::with(
+            common::add(common::fields(&[(Field::InPort, 1)]), second.priority),
+            |change| (change.table, change.cookie) = (3, 4),
+        );
+        let teacher = common::with(common::add(Match::any(), 1), |change| {
+            change.instructions = apply(&actions).into();
+        });
+        for change in [old, teacher] {
+            walker.switch.mod10(change.clone()).unwrap();
+            other.mod10(change).unwrap();
+        }
+        walker.switch.publish();
+        other.publish();
+        let packet = frame(&mut Random(5), [1, 2]);
+        let outcome = twin::evaluate(&other.pipeline, 1, &packet);
+        for change in &outcome.learned {
+            other.send(change, Version::V1_0).unwrap();
+        }
+        let got = walker.walk(1, std::slice::from_ref(&packet));
+        assert_eq!(got, common::learning::comparable(&outcome.effects));
+        assert!(
+            matches!(got[..], [twin::Effect::Output { port, .. }] if port == u32::from(learns)),
+            "limit {limit}: {got:?}"
+        );
+        assert_eq!(rules(&walker.switch), rules(&other), "limit {limit}");
+    }
 }
 
 /// Rules learned from a packet-out can use its pipeline fields, and a frame without an Ethertype

@@ -177,6 +177,10 @@ pub struct Request {
     pub learn: Arc<Learn>,
     /// Values from the packet.
     pub values: Values,
+    /// When the packet came to the step, in milliseconds of the datapath's clock.
+    pub seen_ms: u64,
+    /// Whether the packet has gone on long since, so that its rule may have been deleted meanwhile.
+    pub is_late: bool,
 }
 
 /// Outcome of a request.

@@ -124,10 +124,7 @@ impl Bridge {
 
     fn learn(&self, request: &Request) -> Verdict {
         let now = self.switch().now();
-        let (verdict, outcome) =
-            self.pipeline
-                .borrow_mut()
-                .learn(&request.learn, &request.values, now);
+        let (verdict, outcome) = self.pipeline.borrow_mut().learn(request, now);
         if verdict == Verdict::LimitReached {
             tracing::info!(target: "ofproto", "{}: Learn limit for flow {} reached.", self.name, request.learn.cookie);
         }

@@ -110,6 +110,8 @@ pub struct Walker {
     pub switch: Switch,
     /// Whether learn requests are answered.
     pub answers: bool,
+    /// The last request.
+    pub last: Option<Request>,
     engine: Engine<HeapFrame>,
     reader: Reader,
     asked: usize,
@@ -124,6 +126,7 @@ impl Walker {
         Walker {
             switch,
             answers: true,
+            last: None,
             engine: Engine::new(),
             reader,
             asked: 0,
@@ -189,10 +192,7 @@ impl Walker {
         for request in std::mem::take(&mut notes.requests) {
             self.asked += 1;
             if self.answers {
-                let learned = self
-                    .switch
-                    .pipeline
-                    .learn(&request.learn, &request.values, now);
+                let learned = self.switch.pipeline.learn(&request, now);
                 if learned.1.changed > 0 {
                     self.switch.publish();
                 }
@@ -202,6 +202,7 @@ impl Walker {
                     epoch: self.switch.program.domain.current(),
                 });
             }
+            self.last = Some(request);
         }
         for ended in std::mem::take(&mut notes.ended) {
             self.switch.pipeline.connection_ended(&ended);

@@ -5,8 +5,10 @@
 //! A rule may be changed [`TOKENS`] times at once, and then once in [`REFILL_MS`] milliseconds. A
 //! packet that would change it sooner goes on as if it had; what it wanted is remembered, in the
 //! place of what an earlier one wanted, and asked for when its time has come. So the last packet
-//! counts in the end. Open vSwitch's datapath, too, carries `learn` out for a flow's first packet
-//! and then, at most once in each of its revalidators' rounds, for all that came since.
+//! counts in the end, whichever worker had it: control takes no lesson that is older than what the
+//! rule does, nor a late one that no rule teaches any more. Open vSwitch's datapath, too, carries
+//! `learn` out for a flow's first packet and then, at most once in each of its revalidators'
+//! rounds, for all that came since.
 
 use crate::actions::learn::{Learn, Values};
 use packet::Match;
@@ -39,6 +41,8 @@ pub(crate) struct Deferred {
     pub matching: Match,
     /// Hash of `matching`.
     pub hash: u64,
+    /// When the packet came, in milliseconds.
+    pub seen_ms: u64,
 }
 
 struct Flap {
@@ -50,7 +54,8 @@ struct Flap {
     /// When it would be as if it had never been changed, in milliseconds: each change adds
     /// [`REFILL_MS`] to that.
     calm_ms: u64,
-    wanted: Option<(Arc<Learn>, Values)>,
+    /// What the last packet wanted, and when it came.
+    wanted: Option<(Arc<Learn>, Values, u64)>,
 }
 
 impl Flap {
@@ -95,7 +100,7 @@ impl Flaps {
                 self.deferred -= usize::from(flap.wanted.take().is_some());
                 return true;
             }
-            let wanted = (Arc::clone(rule.learn), values.clone());
+            let wanted = (Arc::clone(rule.learn), values.clone(), now_ms);
             self.deferred += usize::from(flap.wanted.replace(wanted).is_none());
             return false;
         }
@@ -133,7 +138,7 @@ impl Flaps {
         }
         let mut flaps = self.list.iter_mut();
         let flap = flaps.find(|flap| flap.wanted.is_some() && flap.due_ms() <= now_ms)?;
-        let (learn, values) = flap.wanted.take()?;
+        let (learn, values, seen_ms) = flap.wanted.take()?;
         flap.change(now_ms);
         self.deferred -= 1;
         Some(Deferred {
@@ -142,6 +147,7 @@ impl Flaps {
             values,
             matching: flap.matching.clone(),
             hash: flap.hash,
+            seen_ms,
         })
     }
 
@@ -154,7 +160,7 @@ impl Flaps {
             hash: due.hash,
         };
         if let Some(flap) = self.list.iter_mut().find(|flap| flap.is(&rule)) {
-            let wanted = (due.learn, due.values);
+            let wanted = (due.learn, due.values, due.seen_ms);
             self.deferred += usize::from(flap.wanted.replace(wanted).is_none());
         }
     }

@@ -26,7 +26,7 @@ use crate::rule::Rule;
 use crate::table::Bridge;
 use packet::key::at;
 use packet::parse::{self, Layers};
-use packet::{FlowKey, Frame, Match, WordSet};
+use packet::{FlowKey, Frame, WordSet};
 use smallvec::SmallVec;
 use stages::Stage;
 use std::collections::VecDeque;
@@ -45,9 +45,6 @@ pub const PATIENCE_MS: u64 = 50;
 const SPARE: usize = 64;
 /// Most refusals remembered.
 const REFUSALS: usize = 64;
-/// Oldest age, in milliseconds, of a rule's note of when it was last learned; older ones are
-/// renewed.
-const NOTE_MS: u64 = 100;
 /// FIN and RST.
 const ENDS: u16 = 0x05;
 
@@ -367,48 +364,46 @@ impl<F> Waiting<F> {
         self.pinned = oldest.is_some();
     }
 
-    /// Requests a rule by `send`, which returns false when that is not possible now. Returns false,
-    /// too, when too many have been requested.
+    /// Requests a rule by `send`, which returns false when that is not possible now. Returns what
+    /// is wanted in that case, and when too many have been requested.
     fn request(
         &mut self,
-        bridge: u32,
-        learn: &Arc<Learn>,
-        values: Values,
-        matching: Match,
+        wanted: Deferred,
+        is_late: bool,
         now_ms: u64,
         send: impl FnOnce(Request) -> bool,
-    ) -> bool {
+    ) -> Option<Deferred> {
         self.tickets += 1;
         let request = Request {
             ticket: self.tickets,
-            learn: Arc::clone(learn),
-            values: values.clone(),
+            learn: Arc::clone(&wanted.learn),
+            values: wanted.values.clone(),
+            seen_ms: wanted.seen_ms,
+            is_late,
         };
         if self.asked.len() >= ASKED_MAX || !send(request) {
-            return false;
+            return Some(wanted);
         }
         let deadline_ms = now_ms + PATIENCE_MS;
         self.due_ms = deadline_ms.min(self.due_ms);
         self.asked.push(Asked {
             ticket: self.tickets,
-            bridge,
-            matching,
-            fingerprint: learn.fingerprint(&values),
-            learn: Arc::clone(learn),
-            values,
+            bridge: wanted.bridge,
+            matching: wanted.matching,
+            fingerprint: wanted.learn.fingerprint(&wanted.values),
+            learn: wanted.learn,
+            values: wanted.values,
             deadline_ms,
             answer: None,
         });
-        true
+        None
     }
 
     #[cold]
     fn ask_deferred(&mut self, now_ms: u64, mut send: impl FnMut(u32, Request) -> bool) {
         while let Some(due) = self.flaps.take_due(now_ms) {
-            let (values, matching) = (due.values.clone(), due.matching.clone());
-            let (bridge, learn) = (due.bridge, &due.learn);
-            let sent = |request| send(bridge, request);
-            if !self.request(bridge, learn, values, matching, now_ms, sent) {
+            let bridge = due.bridge;
+            if let Some(due) = self.request(due, true, now_ms, |request| send(bridge, request)) {
                 return self.flaps.defer_again(due);
             }
         }
@@ -752,7 +747,8 @@ impl<F: Frame> Engine<F> {
             Some((same, _)) => Some(same),
             None => burst.bridge.find(learn, &values, burst.guard).map(|rule| {
                 let same = rule.fingerprint.load(Ordering::Relaxed) == fingerprint;
-                if same && rule.learned_ms.load(Ordering::Relaxed) + NOTE_MS <= burst.now_ms {
+                // Not more often than the time tells: other workers read the rule.
+                if same && rule.learned_ms.load(Ordering::Relaxed) < burst.now_ms {
                     rule.learned_ms.store(burst.now_ms, Ordering::Relaxed);
                 }
                 same
@@ -785,15 +781,16 @@ impl<F: Frame> Engine<F> {
         if changes && !waiting.flaps.may_change(&rule, &values, now_ms) {
             return Ok(true);
         }
-        let again = changes.then(|| Deferred {
+        let wanted = Deferred {
             bridge,
             learn: Arc::clone(learn),
-            values: values.clone(),
-            matching: matching.clone(),
+            values,
+            matching,
             hash,
-        });
-        if !waiting.request(bridge, learn, values, matching, now_ms, |it| host.learn(it)) {
-            if let Some(again) = again {
+            seen_ms: now_ms,
+        };
+        if let Some(again) = waiting.request(wanted, false, now_ms, |it| host.learn(it)) {
+            if changes {
                 waiting.flaps.defer_again(again);
             }
             host.noted(Event::AskedTooMuch);
