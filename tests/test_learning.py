@@ -314,6 +314,36 @@ def limit_counts_what_the_step_before_has_changed(lab):
         equal(len(learned(switch, 3)), limit, f"rules with a limit of {limit}")
 
 
+@test(timeout=60)
+def spoofed_sources_fill_no_memory(lab):
+    """Rules that packets add count for the limit on all rules of the switch, as a controller's do;
+    packets go on without their rules, and when there is room, they are made."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch has no such limit")
+    teacher = "priority=5,in_port=1,actions=learn(table=3,NXM_OF_ETH_SRC[]),output:2"
+    limit = 30
+    switch, ends = three_ports(lab, teacher, options=[f"other_config:sluice-rule-limit={limit}"])
+    own = len(switch.rules("br0"))
+    frames = [
+        ethernet(MACS[2], f"02:00:00:00:01:{number:02x}", 0x88B5, bytes(46)) for number in range(80)
+    ]
+
+    def all_arrive(what):
+        for frame in frames:
+            ends[1].send(frame)
+        got = ends[2].receive(10, lambda got: got[12:14] == b"\x88\xb5", until=len(frames))
+        equal(len({frame[6:12] for frame in got}), len(frames), what)
+
+    all_arrive("frames that went on, most without a rule")
+    equal(len(learned(switch, 3)), limit - own, "rules learned up to the limit")
+    refused = switch.ofctl("add-flow", "br0", "table=4,actions=drop", ok=False).stderr
+    check("OFPFMFC_TABLE_FULL" in refused, f"a controller's rule beyond the limit: {refused}")
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:sluice-rule-limit=1000")
+    switch.ofctl("add-flow", "br0", "table=4,actions=drop")
+    all_arrive("frames that went on with a rule each")
+    equal(len(learned(switch, 3)), len(frames), "rules when there is room")
+
+
 @test(timeout=90)
 def timeouts(lab):
     """An idle learned rule goes, one that is learned again and again stays beyond its hard timeout;
