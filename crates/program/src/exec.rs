@@ -275,6 +275,10 @@ impl<F: Frame> Engine<F> {
     #[inline(never)]
     fn may_wait(&mut self, bridge: &Bridge, in_port: PortNo, frames: &[F], number: u32) -> bool {
         let kept = bridge.kept();
+        let asked = &self.waiting_for.asked;
+        if asked.none_has_addresses_of(number, kept, frames) {
+            return false;
+        }
         let mut first = [0; LOOKUP_MAX];
         let hot = &mut self.hot;
         frames.chunks(LOOKUP_MAX).any(|frames| {

@@ -2,17 +2,27 @@
 //!
 //! Any packet of a worker that has asked for rules may have to wait for one of them, so every
 //! packet pays for this check. Rules of one table, precedence and set of bits are found by a hash
-//! of these bits, as in a tuple.
+//! of these bits, as in a tuple. Where all of them match a whole Ethernet address, as rules that
+//! learn where hosts are do, most packets are told apart by their addresses alone, before they are
+//! parsed ([`AskedRules::none_has_addresses_of`]).
 
 use crate::actions::learn::{Answer, Learn, Values};
 use crate::rule::Rule;
+use packet::key::at;
 use packet::keyed::Keyed;
 use packet::mini_key::MiniKey;
-use packet::{FlowKey, Match, WordSet};
+use packet::{FlowKey, Frame, Match, WordSet};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+
+/// The words of the key that begin with an Ethernet address, and its place in a frame.
+const ADDRESSES: [(u8, usize); 2] = [((at::ETH_DST / 8) as u8, 0), ((at::ETH_SRC / 8) as u8, 6)];
+/// The bits of such a word that are the address, in the order of a little-endian processor.
+const ADDRESS: u64 = u64::from_le_bytes([255, 255, 255, 255, 255, 255, 0, 0]);
+/// Classes of addresses by their hash: many more than there may be rules.
+const CLASSES: usize = 4096;
 
 /// A rule that has been asked for.
 pub(crate) struct Asked {
@@ -33,6 +43,8 @@ struct Group {
     priority: u32,
     shape: Vec<(u8, u64)>,
     words: WordSet,
+    /// Index into [`ADDRESSES`] of an address that they match as a whole.
+    address: Option<usize>,
     /// Their tickets, ascending, by the hash of these bits.
     tickets: HashMap<u64, SmallVec<[u64; 2]>, Keyed>,
 }
@@ -42,6 +54,9 @@ struct Group {
 pub(crate) struct AskedRules {
     list: Vec<Asked>,
     groups: Vec<Group>,
+    /// Numbers of rules by the class of the address that their group matches; empty before the
+    /// first.
+    classes: Vec<u16>,
     keyed: Keyed,
 }
 
@@ -61,6 +76,7 @@ impl AskedRules {
     pub fn clear(&mut self) {
         self.list.clear();
         self.groups.clear();
+        self.classes.clear();
     }
 
     /// Returns the rule with this ticket.
@@ -101,12 +117,21 @@ impl AskedRules {
         let hash = self.hash_of(&asked.matching);
         let tickets = &mut self.groups[at].tickets;
         tickets.entry(hash).or_default().push(asked.ticket);
+        if let Some(class) = self.class_of(&self.groups[at], &asked) {
+            self.classes.resize(CLASSES, 0);
+            self.classes[class] += 1;
+        }
         self.list.push(asked);
     }
 
     /// Adds a group, reusing an empty one, so there are never more groups than rules.
     fn add_group(&mut self, asked: &Asked) -> usize {
+        let whole = |place: u8| {
+            let mut words = asked.learn.shape.iter();
+            words.any(|(word, mask)| *word == place && mask.to_le() & ADDRESS == ADDRESS)
+        };
         let group = Group {
+            address: ADDRESSES.iter().position(|(word, _)| whole(*word)),
             bridge: asked.bridge,
             table: asked.learn.table,
             priority: asked.learn.priority.into(),
@@ -128,6 +153,19 @@ impl AskedRules {
         }
     }
 
+    /// Returns the class of an address.
+    fn class(&self, address: u64) -> usize {
+        self.hash(std::iter::once(address)) as usize % CLASSES
+    }
+
+    /// Returns the class of the address that a rule of a group matches.
+    fn class_of(&self, group: &Group, asked: &Asked) -> Option<usize> {
+        let (place, _) = ADDRESSES[group.address?];
+        let mut words = asked.matching.words().iter();
+        let word = words.find(|word| word.word == place)?;
+        Some(self.class(word.value.to_le() & ADDRESS))
+    }
+
     /// Removes and returns the rules for which `ends` returns true, in order.
     pub fn take_ended(&mut self, mut ends: impl FnMut(&Asked) -> bool) -> Vec<Asked> {
         let ended: Vec<Asked> = self.list.extract_if(.., |asked| ends(asked)).collect();
@@ -136,6 +174,9 @@ impl AskedRules {
             let Some(at) = self.group(asked.bridge, &asked.learn) else {
                 continue;
             };
+            if let Some(class) = self.class_of(&self.groups[at], asked) {
+                self.classes[class] -= 1;
+            }
             let all = &mut self.groups[at].tickets;
             if let Some(tickets) = all.get_mut(&hash) {
                 tickets.retain(|ticket| *ticket != asked.ticket);
@@ -151,6 +192,42 @@ impl AskedRules {
     pub fn concern(&self, bridge: u32) -> bool {
         let mut groups = self.groups.iter();
         groups.any(|group| group.bridge == bridge && !group.tickets.is_empty())
+    }
+
+    /// Returns true if none of them can decide a lookup of one of these packets, because none has
+    /// their addresses, which no rule writes (they are among the words `kept`). False says nothing.
+    pub fn none_has_addresses_of<F: Frame>(
+        &self,
+        bridge: u32,
+        kept: WordSet,
+        frames: &[F],
+    ) -> bool {
+        let mut asks = [false; ADDRESSES.len()];
+        let mut groups = (self.groups.iter())
+            .filter(|group| group.bridge == bridge && !group.tickets.is_empty());
+        let all_have = groups.all(|group| {
+            let known = (group.address).filter(|at| kept.contains(ADDRESSES[*at].0.into()));
+            known.is_some_and(|at| {
+                asks[at] = true;
+                true
+            })
+        });
+        if !all_have || self.classes.is_empty() {
+            return false;
+        }
+        let mut last = [None; ADDRESSES.len()];
+        frames.iter().all(|frame| {
+            let head = frame.head();
+            head.len() >= 14
+                && (0..ADDRESSES.len()).filter(|at| asks[*at]).all(|at| {
+                    let from = ADDRESSES[at].1;
+                    let mut bytes = [0; 8];
+                    bytes[..6].copy_from_slice(&head[from..from + 6]);
+                    let address = u64::from_le_bytes(bytes);
+                    last[at].replace(address) == Some(address)
+                        || self.classes[self.class(address)] == 0
+                })
+        })
     }
 
     /// Returns whether any of them may decide a lookup of one of these packets, judged by the words
@@ -213,5 +290,117 @@ impl AskedRules {
         let tickets = group.tickets.get(&self.hash_of(matching))?;
         let asked = |ticket: &u64| Some(&self.list[self.place(*ticket)?]);
         (tickets.iter().rev().filter_map(asked)).find(|asked| asked.matching == *matching)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actions::learn::{Part, Source, Target};
+    use crate::actions::{Bits, bits};
+    use packet::{Field, HeapFrame};
+
+    fn all(field: Field) -> Bits {
+        let bits = (field.def().bytes * 8) as u16;
+        Bits {
+            field,
+            start: 0,
+            bits,
+        }
+    }
+
+    fn learn(fields: &[Field]) -> Arc<Learn> {
+        let part = |field: &Field| Part {
+            source: Source::Field(all(*field)),
+            target: Target::Match(all(*field)),
+        };
+        let learn = Learn {
+            table: fields.len() as u8,
+            parts: fields.iter().map(part).collect(),
+            ..Learn::default()
+        };
+        Arc::new(learn.shaped())
+    }
+
+    fn packet(dst: u8, src: u8) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        (bytes[0], bytes[5], bytes[6], bytes[11]) = (2, dst, 2, src);
+        bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+        bytes
+    }
+
+    fn key(bytes: &[u8]) -> FlowKey {
+        let mut key = FlowKey::ZERO;
+        let mut frame = HeapFrame::new(bytes);
+        packet::parse::parse_frame(&mut frame, 1, WordSet(u64::MAX), &mut key);
+        key
+    }
+
+    /// Asks for the rule that a packet would learn.
+    fn ask(asked: &mut AskedRules, ticket: u64, learn: &Arc<Learn>, bytes: &[u8]) {
+        let values = learn.values(&key(bytes));
+        asked.push(Asked {
+            ticket,
+            bridge: 7,
+            learn: Arc::clone(learn),
+            matching: learn.matching(&values),
+            values,
+            fingerprint: 1,
+            deadline_ms: 0,
+            answer: None,
+        });
+    }
+
+    /// What the addresses say agrees with what rules match: a packet that a rule decides is never
+    /// passed over, and nearly all others are.
+    #[test]
+    fn addresses_tell_packets_apart() {
+        let everything = WordSet(u64::MAX);
+        for fields in [
+            &[Field::EthDst][..],
+            &[Field::EthSrc],
+            &[Field::EthType, Field::EthDst],
+            &[Field::EthSrc, Field::EthDst],
+        ] {
+            let mut asked = AskedRules::default();
+            let none = |asked: &AskedRules, kept, dst, src| {
+                let frames = [1, dst].map(|dst| HeapFrame::new(&packet(dst, src)));
+                asked.none_has_addresses_of(7, kept, &frames)
+            };
+            let learn = learn(fields);
+            for ticket in 0..20 {
+                let number = 100 + ticket as u8;
+                ask(&mut asked, ticket, &learn, &packet(number, number));
+            }
+            let mut passed = 0;
+            for number in 0..=255 {
+                let decides = (asked.list.iter())
+                    .any(|rule| rule.matching.matches(&key(&packet(number, number))));
+                let passes = none(&asked, everything, number, number);
+                assert!(!(decides && passes), "{fields:?} {number}");
+                passed += usize::from(passes);
+            }
+            assert!((200..=236).contains(&passed), "{fields:?}: {passed}");
+            // Rules that are there already are not waited for.
+            asked.take_ended(|rule| rule.ticket != 3);
+            assert!(none(&asked, everything, 102, 102) && !none(&asked, everything, 103, 103));
+            // An address that rules write may be any.
+            let written = WordSet::of_bytes(at::ETH_DST, 16);
+            assert!(!none(&asked, everything.minus(written), 102, 102));
+            // Nor do addresses say anything of rules that match none.
+            ask(
+                &mut asked,
+                30,
+                &self::learn(&[Field::EthType]),
+                &packet(5, 5),
+            );
+            assert!(!none(&asked, everything, 102, 102));
+            asked.take_ended(|_| true);
+            assert!(asked.classes.iter().all(|count| *count == 0));
+        }
+        assert_eq!(
+            bits::read(&key(&packet(3, 4)), all(Field::EthDst)),
+            0x02_00_00_00_00_03
+        );
     }
 }
