@@ -209,6 +209,9 @@ fn as_many_decrements_as_a_ttl_has_leave_one_and_a_right_checksum() {
         }
         for down in 1..=254_u8 {
             assert!(rewrite.then_dec_ttl());
+            if cfg!(miri) && !(down % 64 == 1 || down == 254) {
+                continue;
+            }
             let ethernet = || {
                 let builder = if routed {
                     Builder::ethernet([6; 6], [6; 6])
