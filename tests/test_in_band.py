@@ -384,3 +384,44 @@ def dhcp_replies_reach_the_local_port(lab):
     switch.vsctl("set", "Bridge", "br0", "other_config:disable-in-band=true")
     becomes(lambda: hidden(switch), [], "hidden rules, switched off")
     equal(sent(offer), [[], []], "without in-band control")
+
+
+@test()
+def dhcp_replies_behind_tags(lab):
+    """A DHCP reply behind tags of either type reaches the local port where as many are read."""
+    # Open vSwitch asks once, at its start, how many tags there may be.
+    switch = lab.switch(config=["other_config:vlan-limit=2"])
+    switch.bridge("br0", "fail_mode=secure")
+    switch.namespace.run("ip address add 10.1.1.2/24 dev br0")
+    switch.namespace.run("ip link set br0 up")
+    first, _ = switch.raw_hosts()
+    local = switch.namespace.raw("br0")
+    switch.vsctl("set-controller", "br0", "tcp:10.1.1.1")
+    becomes(lambda: len(hidden(switch)) >= 7, True, "hidden rules")
+
+    def reach(frames, wanted, what):
+        """Sends these one by one and compares what reaches the local port."""
+        switch.appctl("revalidator/purge")
+        local.drain()
+        for frame in frames:
+            first.send(frame)
+            # Each is a burst of its own, of which it must be noticed that it has a reply; and in
+            # one, those that must wait for a flow of Open vSwitch's cache may overtake.
+            time.sleep(0.05)
+        got = local.receive(5, wanted=is_dhcp, until=len(wanted))
+        equal(got, wanted, what)
+
+    single = [dhcp(kind, vlans=[(kind, 5)]) for kind in (0x8100, 0x88A8)]
+    kinds = ((0x88A8, 0x8100), (0x8100, 0x8100), (0x8100, 0x88A8))
+    double = [dhcp(inner, vlans=[(outer, 5), (inner, 6)]) for outer, inner in kinds]
+    triple = dhcp(3, vlans=[(0x88A8, 5), (0x8100, 6), (0x8100, 7)])
+    last = dhcp(9)
+    reach([*single, *double, triple, last], [*single, *double, last], "with vlan-limit=2")
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:vlan-limit=1")
+    reach([*double, *single, last], [*single, last], "with vlan-limit=1")
+
+    # A way of the packet's through the tracker is one more for Open vSwitch.
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:vlan-limit=2")
+    switch.flows("ct_state=-trk,ip,actions=local,ct(table=1)", "table=1,actions=drop")
+    wanted = [last, last] if lab.is_ovs else [last]
+    reach([last], wanted, "through the tracker")

@@ -354,19 +354,24 @@ pub const DHCP_SERVER: u16 = 67;
 pub const DHCP_CLIENT: u16 = 68;
 
 /// Returns whether a frame that begins with `head` is a DHCP server's message to a client: IPv4
-/// behind at most one VLAN tag, UDP, ports 67 and 68.
+/// behind as many VLAN tags as are read ([`vlan_limit`]) or fewer, UDP, ports 67 and 68.
 #[inline]
 pub fn is_dhcp_reply(head: &[u8]) -> bool {
     const PORTS: [u8; 4] = [0, DHCP_SERVER as u8, 0, DHCP_CLIENT as u8];
-    if head.len() < ETHERNET_LEN + TAG_LEN {
-        return false;
+    let type_at = |at: usize| head.get(at..at + 2);
+    let is_tag = |at| matches!(type_at(at), Some([0x81, 0x00] | [0x88, 0xa8]));
+    let mut at = ETHERNET_LEN - 2;
+    for _ in 0..vlan_limit() {
+        at += if is_tag(at) { TAG_LEN } else { 0 };
     }
-    let Ethernet { eth_type, l3, .. } = ethernet(head);
+    let l3 = at + 2;
     let Some(ip) = head.get(l3..l3 + IPV4_LEN) else {
         return false;
     };
     let transport = l3 + usize::from(ip[0] & 0xf) * 4;
-    eth_type == IPV4 && ip[9] == UDP && head.get(transport..transport + 4) == Some(&PORTS)
+    type_at(at) == Some(&[0x08, 0x00])
+        && ip[9] == UDP
+        && head.get(transport..transport + 4) == Some(&PORTS)
 }
 
 /// Reads the words of [`WordSet::MINI_KEY`] of a packet of the common case: Ethernet, at most one
