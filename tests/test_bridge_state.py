@@ -4,7 +4,7 @@ output, misses behind the last table, what new controllers leave."""
 import re
 import struct
 
-from harness import equal, test, wait_for
+from harness import becomes, check, equal, ethernet, test, wait_for
 from test_sessions import Client
 
 PACKET = "ffffffffffff00000000000188b5" + "00" * 46
@@ -119,3 +119,92 @@ def controllers_that_come_and_go_leave_no_rules_groups_or_meters(lab):
     equal(kept(), [1, 1, 1], "groups, meters and rules beside a second controller")
     switch.vsctl("del-controller", "br0")
     wait_for("the bridge is empty without controllers", lambda: kept() == [0, 0, 0])
+
+
+@test()
+def another_fail_mode_leaves_no_rules_groups_or_meters(lab):
+    """A bridge without controllers is emptied when it becomes secure or standalone; a standalone
+    one gets its rule for NORMAL. Beside a controller everything stays."""
+    switch = lab.switch()
+    switch.bridge("br0", "protocols=OpenFlow10,OpenFlow13")
+
+    def fill():
+        for command, what in (
+            ("add-group", "group_id=7,type=all,bucket=actions=output:1"),
+            ("add-meter", "meter=7,kbps,bands=type=drop,rate=1000"),
+            ("add-flow", "priority=5,actions=meter:7,group:7"),
+        ):
+            switch.ofctl("-OOpenFlow13", command, "br0", what)
+
+    def holds(what, groups, meters, *rules):
+        dumps = (("dump-groups", "group_id="), ("dump-meters", "meter="))
+        becomes(
+            lambda: (
+                [switch.ofctl("-OOpenFlow13", dump, "br0").count(word) for dump, word in dumps],
+                sorted(switch.rules("br0", "-OOpenFlow13")),
+            ),
+            ([groups, meters], sorted(rules)),
+            f"groups, meters and rules {what}",
+        )
+
+    everything, ours = "priority=0 actions=NORMAL", "priority=5 actions=meter:7,group:7"
+    holds("in the beginning", 0, 0, everything)
+    fill()
+    holds("that were added", 1, 1, ours, everything)
+    switch.vsctl("set-fail-mode", "br0", "standalone")  # which it was
+    holds("of a bridge that is told what it is", 1, 1, ours, everything)
+    switch.vsctl("set-fail-mode", "br0", "secure")
+    holds("of a bridge that has become secure", 0, 0)
+    fill()
+    switch.vsctl("del-fail-mode", "br0")
+    holds("of a bridge that has become standalone", 0, 0, everything)
+    switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:1")
+    holds("of a bridge with a controller", 0, 0)
+    fill()
+    switch.vsctl("set-fail-mode", "br0", "secure")
+    holds("beside a controller", 1, 1, ours)
+
+
+@test()
+def normal_drops_what_came_by_a_port_that_is_not_there(lab):
+    """NORMAL forwards a packet-out's packet by its ingress port, or by none of a controller's; one
+    of a port that is not there it drops, and a trace says so."""
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure")
+    first, second = switch.raw_hosts()
+    switch.flows(
+        "table=0,priority=0,actions=normal", "table=1,actions=load:99->NXM_OF_IN_PORT[],normal"
+    )
+
+    def send(number, in_port, actions):
+        packet = ethernet("ff:ff:ff:ff:ff:ff", f"02:00:00:00:01:{number:02x}", 0x88B5, bytes(46))
+        switch.ofctl(
+            "packet-out", "br0", f"in_port={in_port},packet={packet.hex()},actions={actions}"
+        )
+        return packet
+
+    for number, (in_port, actions) in enumerate(
+        ((99, "normal"), (99, "table"), (65279, "normal"), (0, "normal"), (1, "resubmit(,1)"))
+    ):
+        send(number, in_port, actions)
+    wanted = [
+        send(0x10, "controller", "normal"),
+        send(0x11, "none", "normal"),
+        send(0x12, 99, "flood"),
+        send(0x13, "local", "normal"),
+    ]
+    for end in (first, second):
+        equal(
+            end.receive(5, wanted=lambda got: got[:1] == b"\xff", until=len(wanted)),
+            wanted,
+            "what leaves",
+        )
+    if not lab.is_ovs:
+        equal(switch.drops("unknown_port"), 5, "drops for want of the ingress port")
+    trace = switch.appctl("ofproto/trace", "br0", "in_port=99")
+    for line in (
+        "NORMAL\n     >>>> received packet on unknown port 99 <<<<",
+        "     >> no input bundle, dropping",
+        "Datapath actions: drop",
+    ):
+        check(line in trace, "the trace lacks", repr(line), trace)

@@ -69,7 +69,7 @@ pub enum DropReason {
     GroupTooDeep,
     /// Sent through the connection tracker, on to a table, more often than allowed.
     TooManyRecirculations,
-    /// Sent to a port number that no port has.
+    /// Sent to a port number that no port has, or by such a one to NORMAL.
     UnknownPort,
     /// Sent to the ingress port by number, without `in_port`.
     IngressPort,

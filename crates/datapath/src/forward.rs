@@ -943,7 +943,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         let bridge = self.bridge;
         let ingress = bridge.port(context.in_port);
         let mirrored = context.mirrored;
-        match normal::decide(bridge, ingress, &front, self.second) {
+        match normal::decide(bridge, context.in_port, ingress, &front, self.second) {
             Err(reason) => self.cell.drop(reason, 1),
             Ok((Decision::Port(slot), inner)) => match self.snapshot.port(slot) {
                 Some(port) if port.bridge == bridge.id.slot() => {

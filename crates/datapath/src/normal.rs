@@ -8,6 +8,9 @@ use crate::snapshot::{BridgeState, PortState};
 use crate::vlan::{Ethernet, Inner, VlanConfig};
 use program::actions::PortNo;
 
+/// Ingress ports of controllers' own packets (OpenFlow's `OFPP_CONTROLLER` and `OFPP_ANY`).
+const CONTROLLERS: [PortNo; 2] = [0xffff_fffd, 0xffff_ffff];
+
 /// What to do with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
@@ -41,20 +44,22 @@ pub(crate) fn is_reserved(mac: [u8; 6]) -> bool {
 #[inline]
 pub(crate) fn decide(
     bridge: &BridgeState,
+    in_port: PortNo,
     ingress: Option<&PortState>,
     front: &Ethernet,
     second: u32,
 ) -> Result<(Decision, Inner), DropReason> {
-    decide_and(bridge, ingress, front, |port, vlan| {
+    decide_and(bridge, in_port, ingress, front, |port, vlan| {
         bridge.macs.learn(front.src, vlan, port.id.slot(), second);
     })
 }
 
-/// Decides about a frame; calls `learn` with the port and the VLAN where its source is to be
-/// learned.
+/// Decides about a frame that came in by `ingress`, the port with that number, if there is one;
+/// calls `learn` with the port and the VLAN where its source is to be learned.
 #[inline]
 pub(crate) fn decide_and(
     bridge: &BridgeState,
+    in_port: PortNo,
     ingress: Option<&PortState>,
     front: &Ethernet,
     learn: impl FnOnce(&PortState, u16),
@@ -62,7 +67,8 @@ pub(crate) fn decide_and(
     let inner = match ingress {
         Some(port) if port.reserved => return Err(DropReason::MirrorPort),
         Some(port) => port.vlan.input(front.tag),
-        None => VlanConfig::default().input(front.tag),
+        None if CONTROLLERS.contains(&in_port) => VlanConfig::default().input(front.tag),
+        None => return Err(DropReason::UnknownPort),
     }
     .ok_or(DropReason::VlanNotCarried)?;
     if !bridge.forward_bpdu && is_reserved(front.dst) {

@@ -89,7 +89,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let bridge = self.drawn(bridge)?;
         let ingress = bridge.port(in_port);
         let mut learns = false;
-        let decision = normal::decide_and(bridge, ingress, front, |port, vlan| {
+        let decision = normal::decide_and(bridge, in_port, ingress, front, |port, vlan| {
             learns = front.src[0] & 1 == 0
                 && bridge.macs.lookup(front.src, vlan) != Some(port.id.slot());
         });

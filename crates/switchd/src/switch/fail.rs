@@ -4,7 +4,8 @@
 //! action NORMAL. If controllers are configured but none has answered for three probe intervals, it
 //! gets the same as a hidden rule above all others, until one comes back (Open vSwitch's
 //! `fail-open.c`). A secure bridge has neither. When the first controller is configured, or the
-//! last one removed, rules, groups and meters are deleted, as in `bridge.c`.
+//! last one removed, rules, groups and meters are deleted, as in `bridge.c`; likewise where a bridge
+//! without controllers becomes secure or standalone (`connmgr_set_fail_mode`).
 
 use super::Bridge;
 use crate::config::controller::Controller;
@@ -27,6 +28,8 @@ const FAIL_OPEN_PRIORITY: u32 = 0x00f0_f0f0;
 pub(super) struct Fail {
     /// How many are configured; None before the first configuration.
     configured: Cell<Option<usize>>,
+    /// Whether the bridge was standalone then.
+    standalone: Cell<bool>,
     /// When the last connection was lost, ms; None while one is connected.
     lost_ms: Cell<Option<u64>>,
     /// How long to wait before the hidden rule is added, ms.
@@ -77,11 +80,14 @@ impl Bridge {
         // Restored rules stay even if controllers are added now.
         let restored = fail.restored.replace(self.switch().restoring.get());
         let now_ms = self.switch().clock.now_ms();
-        if before.map(|count| count > 0) != Some(controllers > 0) {
-            if before.is_some() && !restored {
-                self.flush();
-                self.when_idle(|bridge| bridge.flush_groups_and_meters());
-            }
+        let others = before.map(|count| count > 0) != Some(controllers > 0);
+        let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
+        let another_mode = fail.standalone.replace(standalone) != standalone;
+        if before.is_some() && !restored && (others || controllers == 0 && another_mode) {
+            self.flush();
+            self.when_idle(|bridge| bridge.flush_groups_and_meters());
+        }
+        if others {
             fail.lost_ms.set((controllers > 0).then_some(now_ms));
         }
         self.when_idle(move |bridge| bridge.apply_fail_mode(controllers, restored));

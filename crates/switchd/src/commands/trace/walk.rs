@@ -673,7 +673,7 @@ impl<'s> Walk<'s> {
             // Decide again: its destination may be the address just learned.
             decided = told().unwrap_or(decided);
         }
-        out.extend(decision(&decided.decision, here, &front));
+        out.extend(decision(&decided.decision, sent.in_port, here, &front));
         let at_end = self.at_end;
         for (index, copy) in decided.copies.iter().enumerate() {
             self.at_end = at_end && index + 1 == decided.copies.len();
@@ -755,7 +755,12 @@ fn drop_before_rules(story: &mut twin::story::Story, here: &Here<'_>) {
 }
 
 /// Describes a decision of `NORMAL` in Open vSwitch's words.
-fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec<Node> {
+fn decision(
+    decision: &NormalDecision,
+    in_port: PortNo,
+    here: &Here<'_>,
+    front: &Ethernet,
+) -> Vec<Node> {
     let detail = |text: &str| vec![Node::new(Kind::Detail, text)];
     let name = || name_of_ingress(here);
     match decision {
@@ -772,6 +777,16 @@ fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec
         }
         NormalDecision::Drop(DropReason::MirrorPort) => {
             vec![Node::new(Kind::Error, reserved_for_mirroring(here))]
+        }
+        NormalDecision::Drop(DropReason::UnknownPort) => {
+            let number = port::to_u16(in_port).unwrap_or(u16::MAX);
+            vec![
+                Node::new(
+                    Kind::Error,
+                    format!("received packet on unknown port {number}"),
+                ),
+                Node::new(Kind::Warning, "no input bundle, dropping"),
+            ]
         }
         NormalDecision::Drop(DropReason::VlanNotCarried) => {
             let vid = front.tag.map_or(0, Tag::vid);
