@@ -256,6 +256,7 @@ def connections_are_flushed_and_limited(lab):
     equal(ports(), [7001, 7002, 7003], "connections")
     equal(switch.appctl("dpctl/ct-get-nconns"), "3\n", "their number")
     check("UDP: 3" in switch.appctl("dpctl/ct-stats-show"), "statistics")
+    check("UDP: 3" in switch.appctl("dpctl/ct-stats-show", "verbose"), "statistics, verbose")
     tuple_of = "ct_nw_src=10.1.0.1,ct_nw_dst=10.1.0.2,ct_nw_proto=17,ct_tp_src={},ct_tp_dst=80"
     switch.appctl("dpctl/flush-conntrack", "zone=3", tuple_of.format(7002))
     equal(ports(), [7001, 7003], "one was flushed")

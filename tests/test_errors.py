@@ -330,6 +330,15 @@ def mtu_follows_ports(lab):
     becomes(lambda: mtus("d1", "br0"), [1450, 1450], "MTUs with a dummy that wants one")
     switch.vsctl("set", "Interface", "d1", "mtu_request=1350")
     becomes(lambda: mtus("d1", "br0"), [1350, 1350], "MTUs when the dummy wants another")
+    # What cannot be leaves it what it has, above that of the bridge too.
+    switch.port("i1", "type=internal", "mtu_request=1370")
+    becomes(lambda: mtus("i1", "br0"), [1370, 1350], "MTUs with an internal port that wants one")
+    for impossible in (67, 65535, 65536, 2**63 - 1):
+        switch.vsctl("set", "Interface", "i1", f"mtu_request={impossible}")
+        equal(mtus("i1", "br0"), [1370, 1350], f"MTUs when it wants {impossible}")
+    switch.vsctl("clear", "Interface", "i1", "mtu_request")
+    becomes(lambda: mtus("i1", "br0"), [1350, 1350], "MTUs when it wants none")
+
     # Dummies only.
     switch.vsctl(
         "add-br",

@@ -247,7 +247,11 @@ fn dump_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
     });
 }
 
-fn stats(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
+fn stats(switch: Rc<Switch>, mut words: Vec<String>, reply: Reply) {
+    // Open vSwitch takes this word as well.
+    for word in words.iter_mut().filter(|word| *word == "verbose") {
+        *word = "-m".into();
+    }
     let (words, tracker) = match of_connections(&switch, &words) {
         Ok(found) => found,
         Err(error) => return reply.error(error),

@@ -1,6 +1,7 @@
 //! The desired state of the switch, according to the database.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use openflow::steering::Layout;
@@ -467,8 +468,8 @@ impl Reader<'_> {
                 _ => FailMode::Standalone,
             },
             protocols: protocols(&row.protocols),
-            mac_ageing: options.integer("mac-aging-time", 300, 15..=3600) as u16,
-            mac_table_size: options.integer("mac-table-size", 8192, 10..=1_000_000) as u32,
+            mac_ageing: mac_ageing(&mut options),
+            mac_table_size: mac_table_size(&mut options),
             flood_vlans: VlanSet::from_column(&row.flood_vlans),
             forward_bpdu: options.boolean("forward-bpdu", false),
             fcf: options.choice(
@@ -691,6 +692,36 @@ fn given_datapath_id(options: &mut Options<'_>) -> Option<u64> {
     id
 }
 
+/// Reads how long addresses are kept, s. As in Open vSwitch, whatever is not above 0 is the default.
+fn mac_ageing(options: &mut Options<'_>) -> u16 {
+    or_default(options, "mac-aging-time", 300, 15..=3600) as u16
+}
+
+/// Reads how many addresses are learned at most. As in Open vSwitch, 0 is the default.
+fn mac_table_size(options: &mut Options<'_>) -> u32 {
+    or_default(options, "mac-table-size", 8192, 10..=1_000_000) as u32
+}
+
+/// Reads an integer, forced into `range`; `default` where it is not above 0 or exceeds 32 bits.
+fn or_default(
+    options: &mut Options<'_>,
+    key: &str,
+    default: i64,
+    range: RangeInclusive<i64>,
+) -> i64 {
+    let given = options.integer(key, default, i64::MIN..=i64::MAX);
+    let used = match given {
+        1..=0x7fff_ffff => given.clamp(*range.start(), *range.end()),
+        _ => default,
+    };
+    if given != used && given != 0 {
+        let (low, high) = (range.start(), range.end());
+        let message = format!("{given} is not in range {low} to {high}, using {used}");
+        options.complain(key, message);
+    }
+    used
+}
+
 fn hwaddr(options: &mut Options<'_>) -> Option<Mac> {
     let text = options.text("hwaddr")?;
     match text.parse::<Mac>() {
@@ -860,6 +891,17 @@ pub(super) mod tests {
             assert_eq!((settings.hwaddr, problems), (None, 1), "{bad}");
         }
         assert_eq!(with_option("mac-aging-time", "4").0.mac_ageing, 15);
+        assert_eq!(with_option("mac-aging-time", "0").0.mac_ageing, 300);
+        for (text, size, problems) in [
+            ("0", 8192, 0),
+            ("3", 10, 1),
+            ("1000001", 1_000_000, 1),
+            ("2147483648", 8192, 1),
+            ("-5", 8192, 1),
+        ] {
+            let (settings, found) = with_option("mac-table-size", text);
+            assert_eq!((settings.mac_table_size, found), (size, problems), "{text}");
+        }
         assert_eq!(
             with_option("mac-table-size", "x"),
             (with_option("other", "").0, 1)

@@ -50,6 +50,8 @@ pub struct Port {
     pub ofport_request: Option<u16>,
     /// The requested MTU.
     pub mtu_request: Option<u16>,
+    /// Whether one is requested, if only one that cannot be: then the device keeps what it has.
+    pub mtu_is_its_own: bool,
     /// The address to give to the device.
     pub mac: Option<Mac>,
     /// The Port row's address, for the choice of the bridge's address.
@@ -203,6 +205,7 @@ pub fn read(
         vlan,
         ofport_request: interface.ofport_request.and_then(usable_number),
         mtu_request: mtu(interface, kind, problems),
+        mtu_is_its_own: interface.mtu_request.is_some(),
         mac: mac(interface, kind, surroundings, problems),
         port_mac: port_mac(port, problems),
         fake_bridge: port.fake_bridge,

@@ -364,7 +364,7 @@ impl Bridge {
             )
         };
         let counts = |port: &&Port| {
-            port.control.is_some() && (!is_internal(port) || port.config.mtu_request.is_some())
+            port.control.is_some() && (!is_internal(port) || port.config.mtu_is_its_own)
         };
         let mtu = address::internal_mtu(
             ports
@@ -374,7 +374,11 @@ impl Bridge {
                 .filter(|mtu| *mtu > 0),
         );
         for port in ports.values_mut().filter(|port| is_internal(port)) {
-            let wanted = port.config.mtu_request.unwrap_or(mtu);
+            let wanted = match port.config.mtu_request {
+                Some(wanted) => wanted,
+                None if port.config.mtu_is_its_own => continue,
+                None => mtu,
+            };
             if port.info.mtu == wanted {
                 // It has this MTU already; if it is lower later, somebody else has set that.
                 port.mtu_given = Some(wanted);
