@@ -692,7 +692,7 @@ fn given_datapath_id(options: &mut Options<'_>) -> Option<u64> {
     id
 }
 
-/// Reads how long addresses are kept, s. As in Open vSwitch, whatever is not above 0 is the default.
+/// Reads how long addresses are kept, s. As in Open vSwitch, what is not above 0 is the default.
 fn mac_ageing(options: &mut Options<'_>) -> u16 {
     or_default(options, "mac-aging-time", 300, 15..=3600) as u16
 }

@@ -4,8 +4,8 @@
 //! action NORMAL. If controllers are configured but none has answered for three probe intervals, it
 //! gets the same as a hidden rule above all others, until one comes back (Open vSwitch's
 //! `fail-open.c`). A secure bridge has neither. When the first controller is configured, or the
-//! last one removed, rules, groups and meters are deleted, as in `bridge.c`; likewise where a bridge
-//! without controllers becomes secure or standalone (`connmgr_set_fail_mode`).
+//! last one removed, rules, groups and meters are deleted, as in `bridge.c`; likewise where a
+//! bridge without controllers becomes secure or standalone (`connmgr_set_fail_mode`).
 
 use super::Bridge;
 use crate::config::controller::Controller;
