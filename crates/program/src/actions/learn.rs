@@ -154,7 +154,7 @@ impl Learn {
     }
 
     /// Returns a hash of what the rule does, never 0, which rules with other actions do not share:
-    /// control leaves it in the rule ([`crate::rule::RuleRef::set_fingerprint`]).
+    /// control leaves it in the rule ([`crate::rule::RuleRef::set_learned`]).
     pub fn fingerprint(&self, values: &[u128]) -> u64 {
         static SEED: OnceLock<RandomState> = OnceLock::new();
         let mut hasher = SEED.get_or_init(RandomState::new).build_hasher();
