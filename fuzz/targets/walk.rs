@@ -455,6 +455,8 @@ impl<'g> Session<'g> {
             ticket,
             learn,
             values,
+            seen_ms,
+            ..
         } = request;
         let choice = answers >> (ticket % 4 * 2) & 3;
         let verdict = match choice {
@@ -467,7 +469,9 @@ impl<'g> Session<'g> {
             let ops = Arc::new(OpList::new(vec![Op::Output(1)]));
             self.put(learn.table, learn.priority.into(), matching, ops);
             if let Some(known) = self.rules.last() {
-                known.rule.set_fingerprint(learn.fingerprint(&values));
+                known
+                    .rule
+                    .set_learned(learn.fingerprint(&values), seen_ms);
             }
             self.writer.commit();
             self.program.domain.publish();

@@ -188,11 +188,12 @@ pub struct Request {
 pub enum Verdict {
     /// The rule has been added or changed.
     Learned,
-    /// The rule was there already.
+    /// The rule was there already, or does what a later packet or a controller has decided.
     Known,
     /// There are already as many rules of its table and cookie as its limit allows.
     LimitReached,
-    /// It could not be added, for example because the table is full.
+    /// It could not be added, for example because the table is full, or no rule asks for it any
+    /// more.
     Refused,
 }
 

@@ -749,7 +749,7 @@ impl<F: Frame> Engine<F> {
                 let same = rule.fingerprint.load(Ordering::Relaxed) == fingerprint;
                 // Not more often than the time tells: other workers read the rule.
                 if same && rule.learned_ms.load(Ordering::Relaxed) < burst.now_ms {
-                    rule.learned_ms.store(burst.now_ms, Ordering::Relaxed);
+                    rule.learned_ms.fetch_max(burst.now_ms, Ordering::Relaxed);
                 }
                 same
             }),
