@@ -280,7 +280,7 @@ impl Builder {
             let trees = self.trees(groups);
             return (self, trees);
         }
-        // In groups, rules hide no others behind them.
+        // In groups, a rule hides none of other groups that it covers.
         let mut whole = self.clone();
         let (trees, others) = (self.trees(groups), whole.trees(vec![all]));
         if whole.cycles(&others) < self.cycles(&trees) {
@@ -303,9 +303,8 @@ impl Builder {
             compares: 0.0,
             hashes: beside,
         };
-        self.typical(trees)
-            .and(tuples)
-            .cycles(self.leaves.len() * 8)
+        let bytes = 8 * (self.leaves.len() + self.nodes.len());
+        self.typical(trees).and(tuples).cycles(bytes)
     }
 
     /// Returns for each tuple the highest precedence of these rules that are left.
@@ -371,9 +370,14 @@ impl Builder {
             Some(cut) => self.divide(&kept, cut, &mut known, 1),
             None => self.leaf(&kept),
         };
-        trees.push(Tree { root, first });
+        let count = kept.len();
         let over = |rank: &u32| std::mem::take(&mut self.left[*rank as usize]);
-        others.extend(kept.into_iter().filter(over));
+        let over: Vec<u32> = kept.into_iter().filter(over).collect();
+        // A tree all of whose rules go to another one, too, is of no use.
+        if over.len() < count {
+            trees.push(Tree { root, first });
+        }
+        others.extend(over);
         others
     }
 

@@ -23,6 +23,9 @@ const LARGE: f64 = 20_000.0;
 const TOGETHER: usize = 3;
 /// Most places in children for each rule, where children with the same rules share a branch.
 const PLACES: f64 = 64.0;
+/// Most such places, for each rule of a table, that a build looks at, so that odd masks do not make
+/// it take minutes.
+const LOOKS: f64 = 2000.0;
 
 /// A cut: which bits form the index. Rules that leave more than `open` of them open go to another
 /// tree.
@@ -245,18 +248,29 @@ impl Builder {
         let size = sample.len() as f64;
         let room = self.room(size, whole, root);
         let mut copies: f64 = self.copies(sample, &cut)[..=cut.open as usize].iter().sum();
-        // Rules that leave the same bits open come to the same children, which share a branch. That
-        // is seen only where all rules are looked at.
+        // Children whose indexes differ only in bits that all their rules leave open have the same
+        // rules, and share a branch. That is seen only where all rules are looked at.
         let shares = copies > room;
-        if shares && (root || sample.len() as f64 != whole || copies > PLACES * size) {
-            return None;
+        if shares {
+            let too_many = copies > PLACES * size || scratch.looks > self.looks_max();
+            if root || size != whole || too_many {
+                return None;
+            }
+            scratch.looks += copies;
         }
         let open = |rank: &u32| self.open_bits(*rank, &cut);
         let kept = || sample.iter().filter(|rank| open(rank) <= cut.open);
-        let Scratch { counts, lists } = scratch;
+        let Scratch { counts, lists, .. } = scratch;
         kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] += 1));
+        let clear = |counts: &mut [u32]| {
+            kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] = 0));
+        };
         if shares {
             copies = self.distinct(sample, &cut, counts, lists);
+            if copies > room {
+                clear(counts);
+                return None;
+            }
         }
         // Other rules that are met at the same index as a rule.
         let (mut others, mut count) = (0.0, 0.0);
@@ -266,8 +280,8 @@ impl Builder {
             others += sum as f64 / f64::from(1_u32 << open(rank));
             count += 1.0;
         }
-        kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] = 0));
-        if count < 0.1 * size || copies > room {
+        clear(counts);
+        if count < 0.1 * size {
             return None;
         }
         let met = 1.0 + others / count * (whole - 1.0) / (size - 1.0).max(1.0);
@@ -291,8 +305,13 @@ impl Builder {
         Some((cost, cut))
     }
 
-    /// Returns how many rules there are in children with different rules, by the children's
-    /// `counts`.
+    /// Returns how many places in children a build may look at where children share branches.
+    fn looks_max(&self) -> f64 {
+        LOOKS * self.mask_of.len() as f64
+    }
+
+    /// Returns the number of rules in all children, where children with the same rules count once;
+    /// `counts` has each child's number.
     fn distinct(&self, rules: &[u32], cut: &Cut, counts: &[u32], lists: &mut Vec<u64>) -> f64 {
         lists.clear();
         lists.resize(1 << cut.bits(), 0);
@@ -318,6 +337,8 @@ pub(crate) struct Scratch {
     counts: Vec<u32>,
     /// The sum of names of the rules at each index.
     lists: Vec<u64>,
+    /// Places in children that have been looked at where children share branches.
+    pub looks: f64,
 }
 
 impl Scratch {
@@ -325,6 +346,7 @@ impl Scratch {
         Scratch {
             counts: vec![0; 1 << BITS_MAX],
             lists: Vec::new(),
+            looks: 0.0,
         }
     }
 }

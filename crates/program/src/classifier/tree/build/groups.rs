@@ -14,7 +14,7 @@ const HALF: u32 = 32;
 /// A rule looks at a half if it has at least this many of its bits: a prefix of fewer leaves most
 /// children of a cut to it.
 const SOME: u32 = 8;
-/// Halves by which rules are parted: each doubles the number of groups.
+/// Most halves by which rules are parted: each doubles the number of groups.
 const HALVES: usize = 2;
 /// Groups of less than this part of the rules are put together: a tree costs each packet more.
 const SMALL: usize = 64;
@@ -41,7 +41,8 @@ impl Builder {
         groups
     }
 
-    /// Returns the halves of words in which rules differ and that most rules look at.
+    /// Returns the halves of words in which rules differ: the two that the largest numbers of rules
+    /// look at.
     fn parting_halves(&self, rules: &[u32]) -> Vec<usize> {
         let most = VALUES.min(rules.len() / 8);
         let mut halves: Vec<(usize, usize)> = (0..2 * self.words)
