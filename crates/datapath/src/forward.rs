@@ -1046,6 +1046,12 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     }
 
     #[inline]
+    fn mirrors(&self, number: PortNo) -> bool {
+        let port = self.bridge.port(number);
+        port.is_some_and(|port| port.mirror_out != 0)
+    }
+
+    #[inline]
     fn carry(&mut self, earlier: Earlier) {
         self.tracked = earlier;
     }

@@ -304,6 +304,13 @@ pub trait Host<F: Frame> {
         false
     }
 
+    /// Returns whether a mirror may take frames that are sent to a port: then a frame that goes to
+    /// several ports has to be told which mirrors have had it.
+    fn mirrors(&self, port: PortNo) -> bool {
+        let _ = port;
+        false
+    }
+
     /// Tells, before a frame is sent, what the tracker has last said of it, and after that the
     /// default. A host that passes frames on to another bridge gives it to
     /// [`crate::exec::Engine::burst_from`] there.

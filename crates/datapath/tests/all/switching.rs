@@ -363,6 +363,35 @@ fn a_mirror_gets_each_packet_once() {
 }
 
 #[test]
+fn a_mirror_of_several_ports_gets_a_packet_to_all_of_them_once() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 4);
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2), Op::Output(3)]);
+    let packets = || {
+        (0..20).map(|number| {
+            let packet = Builder::ethernet(mac(2), mac(1)).ipv4(1, 2);
+            packet.udp(number, 2).payload(&[0; 18]).frame()
+        })
+    };
+    ports[0].1.put_all(packets());
+    wait_until("copied", || {
+        ports[1].1.sent() == 20 && ports[2].1.sent() == 20
+    });
+    let both = MirrorSpec {
+        select_dst: vec![ports[1].0, ports[2].0],
+        ..mirror("m", MirrorOutput::Port(ports[3].0))
+    };
+    switch.datapath.set_mirrors(bridge, vec![both]).unwrap();
+    ports[0].1.put_all(packets());
+    wait_until("copied and mirrored", || {
+        ports[1].1.sent() == 40 && ports[2].1.sent() == 40 && ports[3].1.sent() >= 20
+    });
+    let stats = switch.datapath.mirror_stats(bridge, "m").unwrap();
+    assert_eq!((ports[3].1.sent(), stats.tx_packets), (20, 20));
+}
+
+#[test]
 fn mirrors_select_by_direction_and_vlan_and_send_into_a_vlan() {
     let mut switch = Switch::new(1);
     let bridge = switch.learning_bridge("br0");

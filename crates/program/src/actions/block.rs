@@ -8,7 +8,7 @@
 //! runs them. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block,
 //! since it reads what the steps before it have written; the next block follows at once. So do `ct`
 //! and `ct_clear`, unless the packet goes on in another table, steps that copy metadata or write
-//! that of tunnels ([`Transfers`]), and outputs before the last one, which take copies.
+//! that of tunnels ([`Transfers`]), and outputs before the last one, each of which sends a copy.
 
 use crate::actions::bits;
 use crate::actions::connection::LaneTrack;
@@ -230,6 +230,7 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
     let mut done = Vec::new();
     let mut block = ActionBlock::new(0)?;
     let mut transfers = Vec::new();
+    let copies_from = copies_from(ops);
     for (index, op) in ops.iter().enumerate() {
         let last = index + 1 == ops.len();
         if transfers.is_empty() && block.then(op) {
@@ -243,7 +244,7 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
         }
         block.end = match op {
             Op::Output(port) if last => End::Output(*port),
-            Op::Output(port) if only_edits_and_outputs(&ops[index..]) => End::Copy(*port),
+            Op::Output(port) if index >= copies_from => End::Copy(*port),
             Op::Goto(table) if last => End::Table {
                 table: *table,
                 resubmit: false,
@@ -290,11 +291,20 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
     Some(done.into())
 }
 
-/// Returns whether steps only edit and send, the last one to a port. Where lookups follow an
-/// output, a packet may end without another one, and is not to be counted as dropped.
-fn only_edits_and_outputs(ops: &[Op]) -> bool {
+/// Most outputs of a list with blocks: each is a block of its own.
+const COPIES_MAX: usize = 64;
+
+/// Returns the first step from which on outputs before the last may be copies: from there on steps
+/// only edit and send, the last one to a port. Where lookups follow an output, a packet may end
+/// without another one, and is not to be counted as dropped.
+fn copies_from(ops: &[Op]) -> usize {
+    let outputs = ops.iter().filter(|op| matches!(op, Op::Output(_))).count();
+    if !matches!(ops.last(), Some(Op::Output(_))) || outputs > COPIES_MAX {
+        return ops.len();
+    }
     let fits = |op: &Op| matches!(op, Op::Output(_) | Op::Set(_) | Op::DecTtl(_));
-    matches!(ops.last(), Some(Op::Output(_))) && ops.iter().all(fits)
+    let before = ops.iter().rposition(|op| !fits(op));
+    before.map_or(0, |before| before + 1)
 }
 
 /// A rule's blocks; valid as long as the rule, which owns the list of steps they belong to.
@@ -570,5 +580,8 @@ mod tests {
         // What follows may end without an output, and is not dropped then.
         assert_eq!(ends(&[Op::Output(1), resubmit()]), None);
         assert_eq!(ends(&[Op::Output(1), ttl()]), None);
+        let many = |count| ends(&vec![Op::Output(1); count]).map(|ends| ends.len());
+        assert_eq!(many(COPIES_MAX), Some(COPIES_MAX));
+        assert_eq!(many(COPIES_MAX + 1), None);
     }
 }

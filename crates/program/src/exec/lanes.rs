@@ -871,13 +871,14 @@ impl<F: Frame> Engine<F> {
         !H::WATCHES && !H::FOLLOWS && host.tracker().is_some()
     }
 
-    /// Whether lanes may send copies to a port: not where each is told of by itself, or what is
-    /// known of a packet goes with it.
+    /// Whether lanes may send copies to a port: not where the host is told of each packet by itself,
+    /// nor where what is known of a packet must go with it, or which mirrors have had it.
     #[inline(always)]
     fn copies<H: Host<F>>(&self, arrival: Arrival, host: &H, port: PortNo) -> bool {
         !H::WATCHES
             && !H::FOLLOWS
             && arrival.in_port != SEVERAL
+            && !host.mirrors(port)
             && (self.lanes.tracked.is_empty() || !host.carries(port))
             && (self.lanes.tunnelled.is_empty() || !host.reads_tunnel(port))
     }

@@ -114,7 +114,7 @@ impl<F: Frame> Engine<F> {
                     set: set.whole(),
                 });
             }
-            // Fused paths do not go past copies, a choice or the tracker.
+            // Fused paths do not go past copies, a choice, the tracker or transfers of metadata.
             End::Copy(_)
             | End::Multipath
             | End::Track(_)
