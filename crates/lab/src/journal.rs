@@ -95,7 +95,7 @@ pub struct Window {
     pub moved: bool,
     /// The machine's speed, additions per nanosecond.
     pub speed: f64,
-    /// A cache line's way between the worker's core and the generator's and back, nanoseconds.
+    /// A cache line's way between the first two cores that the window used and back, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_ns: Option<f64>,
 }

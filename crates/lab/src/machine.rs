@@ -440,8 +440,9 @@ pub fn ways(between_ns: &[f64]) -> Option<String> {
     (least.is_finite() && most > least * MOVED).then(|| {
         format!(
             "A cache line took from {least:.0} to {most:.0} ns between two cores and back (median \
-             {middle:.0}): the host moves its virtual processors. Figures with guests, a generator \
-             or several workers differ by that from start to start."
+             {middle:.0}): the host moves its virtual processors, or windows used other pairs of \
+             cores. Figures with guests, a generator or several workers differ by that from start \
+             to start."
         )
     })
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// By how much the speed may move from one end of a window to the other.
 pub const STILL: f64 = 0.05;
-/// By how much the way between two cores may move. It takes other ways altogether where it moves,
-/// and scatters by some percent where it does not.
+/// By how much the way between two cores may move. Where the host moves a processor it changes
+/// several times over; otherwise it scatters by some percent.
 pub const STILL_BETWEEN: f64 = 0.3;
 /// How often a window is repeated, at most.
 pub const REPEATS: u32 = 3;

@@ -50,7 +50,7 @@ pub struct Port {
     pub ofport_request: Option<u16>,
     /// The requested MTU.
     pub mtu_request: Option<u16>,
-    /// Whether one is requested, if only one that cannot be: then the device keeps what it has.
+    /// Whether an MTU is requested, even one that cannot be given: then the device keeps its own.
     pub mtu_is_its_own: bool,
     /// The address to give to the device.
     pub mac: Option<Mac>,
