@@ -871,8 +871,8 @@ impl<F: Frame> Engine<F> {
         !H::WATCHES && !H::FOLLOWS && host.tracker().is_some()
     }
 
-    /// Whether lanes may send copies to a port: not where the host is told of each packet by itself,
-    /// nor where what is known of a packet must go with it, or which mirrors have had it.
+    /// Whether lanes may send copies to a port: not where the host is told of each packet by
+    /// itself, nor where what is known of a packet must go with it, or which mirrors have had it.
     #[inline(always)]
     fn copies<H: Host<F>>(&self, arrival: Arrival, host: &H, port: PortNo) -> bool {
         !H::WATCHES
