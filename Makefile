@@ -45,6 +45,7 @@ LAB := $(addprefix bench/,cases.py cases_connections.py cases_long.py cases_tunn
     test_steer.py testpmd.py)
 DOCUMENTS := README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE NOTICE
 PAGES := $(wildcard docs/*.md docs/*.svg)
+REPORT := $(wildcard docs/report/*.html docs/report/*.svg)
 TESTS ?=
 # Where cargo puts what it builds; the end-to-end tests find the daemon through it.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -115,7 +116,7 @@ install-place:
 install-built: install-place
 	install -d "$(DESTDIR)$(PREFIX)/sbin" "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/sluice" \
 	  "$(DESTDIR)$(UNITDIR)" "$(DESTDIR)$(SYSCONFDIR)/default" \
-	  "$(DESTDIR)$(SYSCONFDIR)/logrotate.d" "$(DESTDIR)$(DOCDIR)/docs"
+	  "$(DESTDIR)$(SYSCONFDIR)/logrotate.d" "$(DESTDIR)$(DOCDIR)/docs/report"
 	install -m 755 "$(BINARIES)/sluiced" "$(DESTDIR)$(PREFIX)/sbin/sluiced"
 	install -m 755 "$(BINARIES)/sluice" "$(DESTDIR)$(PREFIX)/bin/sluice"
 	install -m 755 $(addprefix packaging/,$(HELPERS)) "$(DESTDIR)$(PREFIX)/lib/sluice"
@@ -132,6 +133,7 @@ install-built: install-place
 	  install -m $$mode $$file "$(DESTDIR)$(PREFIX)/share/sluice/lab/$$file" || exit; done
 	install -m 644 $(DOCUMENTS) "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)/docs"
+	install -m 644 $(REPORT) "$(DESTDIR)$(DOCDIR)/docs/report"
 	packaging/documents "$(BINARIES)" "$(DESTDIR)$(PREFIX)/share/man" \
 	  "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 
@@ -149,11 +151,11 @@ uninstall: install-place
 	  "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluiced"
 	for name in $(HELPERS); do rm -f "$(DESTDIR)$(PREFIX)/lib/sluice/$$name"; done
 	for name in $(LAB); do rm -f "$(DESTDIR)$(PREFIX)/share/sluice/lab/$$name"; done
-	for name in $(DOCUMENTS) $(PAGES); do rm -f "$(DESTDIR)$(DOCDIR)/$$name"; done
+	for name in $(DOCUMENTS) $(PAGES) $(REPORT); do rm -f "$(DESTDIR)$(DOCDIR)/$$name"; done
 	for directory in "$(DESTDIR)$(PREFIX)/lib/sluice" \
 	  "$(DESTDIR)$(PREFIX)/share/sluice/lab/bench" "$(DESTDIR)$(PREFIX)/share/sluice/lab/tests" \
 	  "$(DESTDIR)$(PREFIX)/share/sluice/lab" "$(DESTDIR)$(PREFIX)/share/sluice" \
-	  "$(DESTDIR)$(DOCDIR)/docs" \
+	  "$(DESTDIR)$(DOCDIR)/docs/report" "$(DESTDIR)$(DOCDIR)/docs" \
 	  "$(DESTDIR)$(DOCDIR)"; do \
 	  [ ! -d "$$directory" ] || rmdir --ignore-fail-on-non-empty "$$directory"; done
 	@if [ -z "$(DESTDIR)" ] && command -v systemctl >/dev/null && \
