@@ -421,8 +421,8 @@ fn publish(options: &ReportOptions) -> Result<()> {
     results.made.version = version(&results.made.version, options.commit.as_deref());
     let into = options.publish.as_deref().unwrap_or(&options.directory);
     std::fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+    let all = lab::report::plots(&results);
     for id in &options.plots {
-        let all = lab::report::plots(&results);
         let own: Vec<_> = all.iter().filter(|(one, ..)| one.id == *id).collect();
         if own.is_empty() {
             bail!("the run has no plot of {id}");

@@ -51,6 +51,15 @@ pub struct Work {
 }
 
 impl Work {
+    /// Returns the work of looking into so many tuples.
+    pub(crate) fn in_tuples(count: usize) -> Work {
+        Work {
+            accesses: count as f64,
+            compares: 0.0,
+            hashes: count as f64,
+        }
+    }
+
     /// Returns the work of both, one after the other.
     pub fn and(self, other: Work) -> Work {
         Work {

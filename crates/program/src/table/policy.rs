@@ -482,12 +482,7 @@ impl TablePolicy {
         let bytes = built.trees.as_ref().map_or(0, |trees| trees.bytes());
         let tuples = self.tuples.describe();
         let rules = tuples.rules * crate::classifier::describe::RULE_BYTES;
-        let beside = built.rest.len() as f64;
-        let with = built.typical.and(Work {
-            accesses: beside,
-            compares: 0.0,
-            hashes: beside,
-        });
+        let with = built.typical.and(Work::in_tuples(built.rest.len()));
         let limit = if self.in_use.is_some() { KEEP } else { TAKE };
         let better =
             with.cycles(bytes + rules) < limit * tuples.typical.cycles(tuples.bytes + rules);
@@ -559,11 +554,7 @@ impl TablePolicy {
             return description;
         };
         let beside = self.beside().len();
-        let tuples = Work {
-            accesses: beside as f64,
-            compares: 0.0,
-            hashes: beside as f64,
-        };
+        let tuples = Work::in_tuples(beside);
         description.template = Template::Trees;
         description.typical = in_use.typical.and(tuples);
         description.worst = in_use.worst.and(tuples);
@@ -593,11 +584,6 @@ impl TablePolicy {
             .collect();
         let (typical, worst) = prefixes.work(&lengths);
         let beside = self.beside();
-        let look = |count: usize| Work {
-            accesses: count as f64,
-            compares: 0.0,
-            hashes: count as f64,
-        };
         let floor = prefixes.trie().floor();
         let above = beside
             .iter()
@@ -620,13 +606,13 @@ impl TablePolicy {
         if prefixes.leads_elsewhere() {
             why.push_str(", some packets looked up in all tuples");
         }
-        let mut worst = worst.and(asked).and(look(beside.len()));
+        let mut worst = worst.and(asked).and(Work::in_tuples(beside.len()));
         if prefixes.leads_elsewhere() {
             worst = worst.and(tuples.worst);
         }
         Description {
             template: Template::LongestPrefix,
-            typical: typical.and(asked).and(look(above)),
+            typical: typical.and(asked).and(Work::in_tuples(above)),
             worst,
             bytes: tuples.bytes + prefixes.bytes(),
             why,

@@ -297,12 +297,7 @@ impl Builder {
             .collect();
         masks.sort_unstable();
         masks.dedup();
-        let beside = masks.len() as f64;
-        let tuples = Work {
-            accesses: beside,
-            compares: 0.0,
-            hashes: beside,
-        };
+        let tuples = Work::in_tuples(masks.len());
         let bytes = 8 * (self.leaves.len() + self.nodes.len());
         self.typical(trees).and(tuples).cycles(bytes)
     }
