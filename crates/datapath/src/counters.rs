@@ -396,13 +396,14 @@ pub(crate) struct Cell {
 }
 
 /// Names of counters about rules that packets ask for.
-pub(crate) const LEARNING: [&str; 6] = [
+pub(crate) const LEARNING: [&str; 7] = [
     "learn_held",
     "learn_done",
     "learn_limit_reached",
     "learn_refused",
     "learn_no_answer",
     "learn_asked_too_much",
+    "learn_asked_too_often",
 ];
 
 impl Cell {
@@ -438,6 +439,7 @@ impl Cell {
             Event::Refused(Verdict::Refused) => 3,
             Event::NoAnswer => 4,
             Event::AskedTooMuch => 5,
+            Event::AskedTooOften => 6,
         };
         self.learning[which].add(1);
     }

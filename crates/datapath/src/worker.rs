@@ -740,6 +740,9 @@ impl<F: Frame> Worker<F> {
                 port.counters.set_drops(port.queue.drops());
             }
         }
+        if busy == 0 {
+            turn.engine.rested(turn.now_ms);
+        }
         let idle = !(busy > 0 || deferred || freed);
         stages::end_turn(&mailbox.stages, idle && !obeyed);
         !idle

@@ -20,6 +20,7 @@ pub use interpreter::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
 pub use suspend::fragment::{Arrived, Parked};
 pub use suspend::freeze::{Frozen, Thaw};
 pub use suspend::hold::{ASKED_MAX, HELD_BYTES, HELD_MAX, Held, PATIENCE_MS, Wait};
+pub use suspend::rates::{ASKED_AT_ONCE, ASKED_PER_MS};
 
 use crate::actions::reserved;
 use crate::actions::{OpList, PacketInReason, PortNo, ToController};

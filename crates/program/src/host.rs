@@ -135,6 +135,8 @@ pub enum Event {
     NoAnswer,
     /// Too many requests are open already; the packet goes on without its rule.
     AskedTooMuch,
+    /// Packets of its port have asked for too many rules lately; the packet goes on without its rule.
+    AskedTooOften,
 }
 
 /// The datapath as a walk sees it. Port numbers are those of the walk's bridge.

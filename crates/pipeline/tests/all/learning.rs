@@ -466,6 +466,61 @@ fn a_flapping_rule_is_changed_at_a_bounded_rate() {
     assert_eq!(walker.held(), (0, 0));
 }
 
+/// Packets of a port may ask for so many rules and no more while the worker is pressed; those
+/// beyond go on at once, and other ports have rates of their own.
+#[test]
+fn who_asks_for_too_many_rules_goes_on_without() {
+    use program::exec::{ASKED_AT_ONCE, ASKED_PER_MS};
+    let mut walker = Walker::new();
+    let learn = Action::Learn(Box::new(common::learning::learn_source(3, 0)));
+    let rule = common::with(common::add(Match::any(), 1), |change| {
+        change.instructions = apply(&[learn, common::output(7)]).into();
+    });
+    walker.switch.mod10(rule).unwrap();
+    walker.switch.publish();
+    let from = |address: u32| {
+        let mut packet = frame(&mut Random(1), [9, 9]);
+        packet[6..8].copy_from_slice(&[2, 1]);
+        packet[8..12].copy_from_slice(&address.to_be_bytes());
+        packet
+    };
+    let mut next = 0_u32;
+    // Sends packets from new addresses, returns how many rules these have asked for.
+    let mut ask = |walker: &mut Walker, port: u32, count: u64| -> u64 {
+        for _ in 0..count {
+            next += 1;
+            let left = walker.walk(port, &[from(next)]);
+            assert_eq!(left.len(), 1, "packet {next} is sent on at once");
+        }
+        walker.asked() as u64
+    };
+    assert_eq!(ask(&mut walker, 1, ASKED_AT_ONCE + 100), ASKED_AT_ONCE);
+    assert_eq!(walker.switch.flows().len() as u64, 1 + ASKED_AT_ONCE);
+    assert_eq!(ask(&mut walker, 2, 100), 100);
+    walker.switch.now += 3;
+    assert_eq!(ask(&mut walker, 1, 100), 3 * ASKED_PER_MS);
+    // What is there already needs no rule.
+    walker.switch.now += 1;
+    let known = from(u32::MAX);
+    let meet = |walker: &mut Walker, port: u32| {
+        walker.walk(port, std::slice::from_ref(&known));
+        walker.asked()
+    };
+    assert_eq!(meet(&mut walker, 1), 1);
+    let rules = walker.switch.flows().len();
+    assert_eq!(ask(&mut walker, 1, 100), ASKED_PER_MS - 1);
+    let rules = rules + ASKED_PER_MS as usize - 1;
+    assert_eq!(meet(&mut walker, 1), 0);
+    assert_eq!(walker.switch.flows().len(), rules);
+    // A rule that flaps has a bound of its own.
+    assert_eq!(meet(&mut walker, 2), 1);
+    assert_eq!(meet(&mut walker, 1), 1);
+    // While a worker rests now and then, there is no limit.
+    walker.rest();
+    assert_eq!(ask(&mut walker, 1, 2 * ASKED_AT_ONCE), 2 * ASKED_AT_ONCE);
+    assert_eq!(walker.held(), (0, 0));
+}
+
 /// What a packet wanted of a rule that flaps comes late, and does not count if the rule has been
 /// taught by a later packet of another worker, changed by a controller, or if no rule teaches it
 /// any more.

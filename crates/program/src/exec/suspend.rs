@@ -6,3 +6,4 @@ pub(crate) mod flaps;
 pub(crate) mod fragment;
 pub(crate) mod freeze;
 pub(crate) mod hold;
+pub(crate) mod rates;

@@ -149,6 +149,11 @@ impl Walker {
         self.engine.held()
     }
 
+    /// Has a turn without frames.
+    pub fn rest(&mut self) {
+        self.engine.rested(self.switch.now);
+    }
+
     /// Walks packets as one burst until all are done; returns what left.
     pub fn walk(&mut self, in_port: u32, packets: &[Vec<u8>]) -> Vec<Effect> {
         self.walk_bursts(&[(in_port, packets)])

@@ -19,7 +19,7 @@ use std::sync::Arc;
 const TOKENS: u64 = 64;
 /// Milliseconds after which it may be changed once more.
 const REFILL_MS: u64 = 20;
-/// Most rules whose changes are counted. Others are changed as often as packets want.
+/// Most rules whose changes are counted. Those of others count as new rules do ([`super::rates`]).
 const MOST: usize = 64;
 
 /// A rule of a worker's bridge, by what it matches.
@@ -89,6 +89,11 @@ impl Flaps {
     #[inline(always)]
     pub fn is_deferring(&self) -> bool {
         self.deferred > 0
+    }
+
+    /// Returns whether the changes of a rule are counted.
+    pub fn counts(&self, rule: &Named<'_>) -> bool {
+        self.list.iter().any(|flap| flap.is(rule))
     }
 
     /// Notes that a packet wants to change a rule, and returns whether it may; if not, what it
@@ -278,6 +283,7 @@ mod tests {
     #[test]
     fn so_many_rules_are_counted_and_no_more() {
         let (rules, mut flaps) = (Rules::new(MOST + 1), Flaps::default());
+        assert!(!flaps.counts(&rules.named(0)));
         for at in 0..MOST {
             while flaps.may_change(&rules.named(at), &values(1), 5) {}
         }
@@ -285,6 +291,7 @@ mod tests {
         for _ in 0..2 * TOKENS {
             assert!(flaps.may_change(&rules.named(MOST), &values(1), 5));
         }
+        assert!(flaps.counts(&rules.named(0)) && !flaps.counts(&rules.named(MOST)));
         // Rules at rest make room, others stay.
         let mut later = 0;
         while flaps.take_due(1000).is_some() {

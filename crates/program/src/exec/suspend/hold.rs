@@ -21,6 +21,7 @@ use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next, Walk};
 use crate::exec::suspend::asked::{Asked, AskedRules};
 use crate::exec::suspend::flaps::{Deferred, Flaps, Named};
+use crate::exec::suspend::rates::Rates;
 use crate::host::{DropReason, Event, Host, Place};
 use crate::rule::Rule;
 use crate::table::Bridge;
@@ -192,6 +193,8 @@ pub(crate) struct Waiting<F> {
     pub(crate) asked: AskedRules,
     /// Rules that packets change too often, and what of them is to be asked for later.
     flaps: Flaps,
+    /// How many rules packets of each port have asked for lately.
+    rates: Rates,
     /// Waiting walks, in order.
     held: VecDeque<Box<Held<F>>>,
     /// Walks that may resume, in order.
@@ -218,6 +221,7 @@ impl<F> Waiting<F> {
         Waiting {
             asked: AskedRules::default(),
             flaps: Flaps::default(),
+            rates: Rates::default(),
             held: VecDeque::new(),
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -437,6 +441,12 @@ impl<F: Frame> Engine<F> {
             asked.answer = Some(answer);
             waiting.answered = answer.epoch.min(waiting.answered);
         }
+    }
+
+    /// Notes a turn in which the worker had no frames: nobody is short of its time.
+    #[inline(always)]
+    pub fn rested(&mut self, now_ms: u64) {
+        self.waiting_for.rates.rest(now_ms);
     }
 
     /// Returns whether anything waits: then [`Engine::settle`] must be called each turn.
@@ -724,15 +734,15 @@ impl<F: Frame> Engine<F> {
         self.hold(burst, host, index, None, tickets, before)
     }
 
-    /// Requests a rule unless it is there; later, if `may_be_later` and the rule has been changed
-    /// often. Returns whether it is there or will be (Ok), or the ticket of the request (Err).
+    /// Requests a rule unless it is there. If `may_wait`, later where the rule has been changed
+    /// often, and not at all where packets of the port have asked for too many. Returns whether it is there or will be (Ok), or the ticket of the request (Err).
     fn ask<H: Host<F>>(
         waiting: &mut Waiting<F>,
         burst: &Burst<'_, '_>,
         host: &mut H,
         learn: &Arc<Learn>,
         key: &FlowKey,
-        may_be_later: bool,
+        may_wait: bool,
     ) -> Result<bool, u64> {
         if host.has_taught() {
             return Ok(true);
@@ -754,7 +764,7 @@ impl<F: Frame> Engine<F> {
                 same
             }),
         };
-        let changes = is_there == Some(false) && may_be_later;
+        let changes = is_there == Some(false) && may_wait;
         let hash = match changes || waiting.flaps.is_deferring() {
             true => waiting.asked.hash_of(&matching),
             false => 0,
@@ -781,6 +791,7 @@ impl<F: Frame> Engine<F> {
         if changes && !waiting.flaps.may_change(&rule, &values, now_ms) {
             return Ok(true);
         }
+        let is_limited = may_wait && !(changes && waiting.flaps.counts(&rule));
         let wanted = Deferred {
             bridge,
             learn: Arc::clone(learn),
@@ -789,6 +800,10 @@ impl<F: Frame> Engine<F> {
             hash,
             seen_ms: now_ms,
         };
+        if is_limited && !waiting.rates.may_ask(bridge, key.u32(at::IN_PORT), now_ms) {
+            host.noted(Event::AskedTooOften);
+            return Ok(false);
+        }
         if let Some(again) = waiting.request(wanted, false, now_ms, |it| host.learn(it)) {
             if changes {
                 waiting.flaps.defer_again(again);
