@@ -121,6 +121,13 @@ const WHOLE: [u64; 2] = [
     u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]),
 ];
 
+/// Returns bytes of a header, read at once where the place is known when this is compiled: as an
+/// array filled byte by byte they would be put together in memory.
+#[inline(always)]
+fn part<const N: usize>(header: &[u8; IPV4_LEN + 8], at: usize) -> [u8; N] {
+    *header[at..].first_chunk().expect("within the header")
+}
+
 /// Reads the tuple of packets that most are, IPv4 with UDP or TCP in one piece. None for all
 /// others, and for those that are not sound.
 #[inline(always)]
@@ -128,8 +135,8 @@ pub(crate) fn common<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<
     let (start, end) = (usize::from(layers.l3), layers.end as usize);
     let packet = frame.head().get(start..end)?;
     let (headers, _) = packet.split_first_chunk::<{ IPV4_LEN + 8 }>()?;
-    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| headers[at + byte]));
-    let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| headers[at + byte]));
+    let word = |at: usize| u64::from_ne_bytes(part(headers, at));
+    let half = |at: usize| u32::from_ne_bytes(part(headers, at));
     // The header's words; the last of them is the destination address.
     let (first, second, last) = (word(0), word(8), half(16));
     if first & WHOLE[0] != WHOLE[1] || layers.l4 != layers.l3 + IPV4_LEN as u16 {
