@@ -740,7 +740,7 @@ impl<F: Frame> Worker<F> {
                 port.counters.set_drops(port.queue.drops());
             }
         }
-        if busy == 0 {
+        if busy == 0 && !freed {
             turn.engine.rested(turn.now_ms);
         }
         let idle = !(busy > 0 || deferred || freed);

@@ -13,9 +13,9 @@ use crate::actions::PortNo;
 use std::collections::HashMap;
 
 /// Most rules that packets of a port may ask for at once.
-pub const ASKED_AT_ONCE: u64 = 8192;
+pub const ASKED_AT_ONCE: u64 = 2048;
 /// Rules that they may ask for in each millisecond from then on.
-pub const ASKED_PER_MS: u64 = 4;
+pub const ASKED_PER_MS: u64 = 1;
 /// Milliseconds after its last turn without frames in which a worker is not pressed yet.
 const REST_MS: u64 = 10;
 /// Most ports that are counted. Packets of others ask as often as they like.
