@@ -135,7 +135,7 @@ pub enum Event {
     NoAnswer,
     /// Too many requests are open already; the packet goes on without its rule.
     AskedTooMuch,
-    /// Packets of its port have asked for too many rules lately; the packet goes on without its rule.
+    /// Packets of its port have asked for too many rules lately; the packet goes on without.
     AskedTooOften,
 }
 

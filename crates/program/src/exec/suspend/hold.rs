@@ -735,7 +735,8 @@ impl<F: Frame> Engine<F> {
     }
 
     /// Requests a rule unless it is there. If `may_wait`, later where the rule has been changed
-    /// often, and not at all where packets of the port have asked for too many. Returns whether it is there or will be (Ok), or the ticket of the request (Err).
+    /// often, and not at all where packets of the port have asked for too many. Returns whether it
+    /// is there or will be (Ok), or the ticket of the request (Err).
     fn ask<H: Host<F>>(
         waiting: &mut Waiting<F>,
         burst: &Burst<'_, '_>,
