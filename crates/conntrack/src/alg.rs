@@ -3,7 +3,7 @@
 //! A connection that is committed with a helper is a *control connection*. What it announces is
 //! *expected* for a while ([`expect`]): a new connection to the announced address and port is
 //! related to it (`+rel`), has its mark and label, and is translated as it is. Where the control
-//! connection is translated, the addresses that it announces are, too ([`rewrite`]), and sequence
+//! connection is translated, the addresses that it announces are, too (`rewrite`), and sequence
 //! numbers are corrected for what that does to lengths ([`stream`]).
 //!
 //! In FTP, clients announce where the server is to connect to (active mode), and servers where the

@@ -1,8 +1,8 @@
 //! The lab: the papers' experiments on this machine, with Sluice and whatever peers are installed.
 //!
-//! An [experiment](experiment) is a YAML file that says what is swept and measured, and what the
+//! An [`experiment`] is a YAML file that says what is swept and measured, and what the
 //! papers found. [`run`](mod@run) sets [subjects](subject) up, measures cell by cell by a
-//! [method](methods), and writes [results](results) as JSON; `report` makes one HTML file of them.
+//! [method](methods), and writes [`results`] as JSON; `report` makes one HTML file of them.
 
 pub mod advice;
 pub mod between;

@@ -134,7 +134,7 @@ pub enum Job {
     /// Frames from each port go to these, in order: copies where there are several.
     To(Vec<(u16, Vec<u16>)>),
     /// Frames go by their destination address (learned or set): this many addresses behind each
-    /// port, from 02:00:00:<port>:00:00 upwards ([`station`]).
+    /// port, from `02:00:00:<port>:00:00` upwards ([`station`]).
     Stations(u32),
     /// Frames are routed by this many IPv4 prefixes behind the second port ([`route`]). Frames to
     /// be routed are addressed to [`ROUTER`].

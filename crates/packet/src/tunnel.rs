@@ -8,7 +8,7 @@
 //!   common. It is compiled once into a [`Header`], whose [`push`](Header::push) copies it in front
 //!   of a frame and fills in what differs: lengths, checksums, the key, the source port.
 //! * Decapsulation: [`parse`] checks a frame's outer headers and returns what they say and where
-//!   the inner packet is; [`decapsulate`] then removes them.
+//!   the inner packet is; [`decapsulate()`] then removes them.
 //!
 //! Which frames are valid, and what happens to others, follows Open vSwitch 3.1's userspace tunnels
 //! (`netdev-native-tnl.c`; ECN and flags as in `ofproto/tunnel.c`), except where an item's

@@ -5,7 +5,7 @@
 //! so, so a frame from one kernel interface to another is never segmented; with `PACKET_AUXDATA`
 //! the tag arrives, too, and is put back into the bytes. On a busy port, frames of the common size
 //! arrive in memory shared with the kernel ([`ring`]); longer ones, and all frames of a quiet port,
-//! are fetched by `recvmmsg`. [`line`] describes how a port changes from one to the other. Frames
+//! are fetched by `recvmmsg`. `line` describes how a port changes from one to the other. Frames
 //! that this switch sends are not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack
 //! also sees what arrives, as with Open vSwitch.
 

@@ -398,8 +398,8 @@ impl Words for MiniKey {
     }
 }
 
-/// Returns a word that is neither in the mini key nor in [`MoreWords`] of common packets, as
-/// [`begin_key`] initializes it.
+/// Returns a word that is neither in the mini key nor in `MoreWords` of common packets, as
+/// `begin_key` initializes it.
 #[inline(always)]
 pub(crate) fn beyond(index: u8) -> u64 {
     const UNSET: u64 = {

@@ -58,7 +58,7 @@ pub struct Rule {
     pub(crate) next: AtomicPtr<Rule>,
     /// The previous version, of the same match and precedence, while that is linked.
     pub(crate) older: AtomicPtr<Rule>,
-    /// Hash of what it was learned to do ([`crate::actions::learn::Learn::fingerprint`]), 0 for a
+    /// Hash of what it was learned to do (`Learn::fingerprint`), 0 for a
     /// rule that was not learned.
     pub(crate) fingerprint: AtomicU64,
     /// When a packet last learned it, in milliseconds of the datapath's clock.
@@ -199,7 +199,7 @@ impl Drop for Rule {
     }
 }
 
-/// A rule in a table, as its writer refers to it. Invalid after [`BridgeWriter::remove`].
+/// A rule in a table, as its writer refers to it. Invalid after `BridgeWriter::remove`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RuleRef(pub(crate) NonNull<Rule>);
 
@@ -224,7 +224,7 @@ impl RuleRef {
         &self.rule().spec.matching
     }
 
-    /// Notes what the rule was learned to do ([`Learn::fingerprint`]), by which workers recognise
+    /// Notes what the rule was learned to do (`Learn::fingerprint`), by which workers recognise
     /// it, and that a packet asked for that at `seen_ms`.
     pub fn set_learned(&self, fingerprint: u64, seen_ms: u64) {
         let rule = self.rule();

@@ -9,7 +9,7 @@
 //!   contents, their flows and their times.
 //! * [`rules`] reads sets of rules, [`sample`] chooses packets by them, [`table`] builds their
 //!   frames; [`rule_sets`] makes such sets.
-//! * [`capture`] reads the files that are replayed; [`file`] is ports that write them.
+//! * [`capture`] reads the files that are replayed; [`mod@file`] is ports that write them.
 //! * [`stamp`] is what frames carry; [`ledger`] keeps account of what arrives.
 //! * [`engine`] is the loop, over any queues; [`open`] opens real ones, [`memory`] makes a delay
 //!   line.

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 /// A way through queues and links.
 #[derive(Args)]
+#[allow(rustdoc::broken_intra_doc_links)] // brackets enclose what may be left out
 pub struct PathOptions {
     /// A part of the way, in order: queue:rate=100M,offered=90M (further keys: error=1%,
     /// sizes=64:7;1514:1, arrivals=scv:4, burst=12112, limit=100, bound=2ms, name=X),

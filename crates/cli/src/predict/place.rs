@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 /// Demands and ports.
 #[derive(Args)]
+#[allow(rustdoc::broken_intra_doc_links)] // brackets enclose what may be left out
 pub struct PlaceOptions {
     /// A task: NAME:rate=20M,latency=5ms[,burst=200k][,size=1500][,ports=p1/p2]; may be repeated
     #[arg(long = "task", value_name = "TASK")]

@@ -1,5 +1,5 @@
 //! Plots: from cells to drawings. [`data`] decides what is shown, [`scale`] how axes are divided,
-//! [`line`] and [`rows`] where everything is, [`drawing`] how it is written. All are pure functions
+//! `line` and [`rows`] where everything is, [`drawing`] how it is written. All are pure functions
 //! of their arguments.
 
 pub mod data;

@@ -1,6 +1,6 @@
 //! Formats matches and actions as text, in the notation of `ovs-ofctl`.
 //!
-//! This is what `bridge/dump-flows` prints, byte for byte as Open vSwitch 3.1 does: [`matching`]
+//! This is what `bridge/dump-flows` prints, byte for byte as Open vSwitch 3.1 does: [`matching()`]
 //! for the left side of a rule, [`instructions`] for the right. Names of fields come from
 //! [`packet::fields::FIELDS`]; one table here has how a field's value is written, and its name in
 //! Nicira's notation. Tests compare the text with `ovs-ofctl ofp-print` of encoded messages.

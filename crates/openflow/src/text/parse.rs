@@ -1,9 +1,9 @@
 //! Parses matches, actions and rules in the notation of `ovs-ofctl`: what [`crate::format`] writes,
 //! and what people type.
 //!
-//! [`matching`] parses the left side of a rule, [`packet`] the fields of one packet (exact, with
-//! prerequisites in front of the fields that need them), [`actions`] and [`instructions`] the right
-//! side, [`flow`] a whole rule, [`group`] and [`meter`] what rules refer to. An error describes, in
+//! `matching` parses the left side of a rule, `packet` the fields of one packet (exact, with
+//! prerequisites in front of the fields that need them), `actions` and [`instructions`] the right
+//! side, [`flow`] a whole rule, `group` and `meter` what rules refer to. An error describes, in
 //! Open vSwitch's words, what is wrong, and quotes it.
 
 mod actions;

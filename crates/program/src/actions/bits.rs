@@ -50,8 +50,8 @@ pub fn read(key: &FlowKey, from: Bits) -> u128 {
 }
 
 /// Returns the word of the key that holds the field, and the value and mask, as they lie in it,
-/// that write the low bits of `value` to `to`: the same as [`write`], for fields within one word.
-/// None for others, and for any part of the ingress port, whose numbers [`write`] translates.
+/// that write the low bits of `value` to `to`: the same as [`write()`], for fields within one word.
+/// None for others, and for any part of the ingress port, whose numbers [`write()`] translates.
 #[inline]
 pub fn write_in_word(to: Bits, value: u128) -> Option<(usize, u64, u64)> {
     let def = to.field.def();

@@ -2,7 +2,7 @@
 //!
 //! A whole key has 512 bytes, and a burst's keys do not fit a first-level cache beside everything
 //! else. Most tables look at Ethernet, IPv4 and ports only, which fit one cache line a packet
-//! ([`MiniKey`]); some look at nothing but the ingress port, and one answer holds for the whole
+//! (the mini key); some look at nothing but the ingress port, and one answer holds for the whole
 //! burst. [`Reads`] is determined when a table's classifier is made, and `exec::first_table`
 //! chooses a burst's way by it.
 

@@ -133,7 +133,7 @@ impl<'g> NextHops<'g, '_> {
     }
 
     /// Fills in the verdicts of these packets, up to the first without one, at most
-    /// [`STEP`](super::STEP). Returns how many were filled in.
+    /// `STEP`. Returns how many were filled in.
     #[inline(never)] // so that what its loops need stays in registers
     pub fn batch<'d>(
         &self,

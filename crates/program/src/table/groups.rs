@@ -48,7 +48,7 @@ impl GroupWriter {
             .unwrap_or_else(|| self.program().domain.next())
     }
 
-    /// Allocates a slot for a group that has none; None when [`GROUPS_MAX`] are in use.
+    /// Allocates a slot for a group that has none; None when `GROUPS_MAX` are in use.
     pub fn allocate(&self, number: u32) -> Option<GroupRef> {
         let slot = self.table().allocate()?;
         Some(GroupRef { number, slot })

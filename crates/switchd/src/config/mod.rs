@@ -5,7 +5,7 @@
 //!
 //! 1. [`Desired::from_snapshot`](desired::Desired::from_snapshot) reads the rows. Bad values become
 //!    [`Problem`]s and are replaced by the defaults of Open vSwitch 3.1.
-//! 2. [`plan`](plan::plan) compares the result with [`Applied`](plan::Applied), what has been done
+//! 2. [`plan()`](plan::plan) compares the result with [`Applied`], what has been done
 //!    so far, and lists the missing actions in an order in which they can be done.
 //! 3. The daemon does them and records each success in `Applied`. What fails is missing from
 //!    `Applied`, so the next plan has it again.

@@ -1,4 +1,4 @@
-//! Carries out the actions that [`crate::config::plan`] lists.
+//! Carries out the actions that [`mod@crate::config::plan`] lists.
 //!
 //! Each action either succeeds and is recorded as applied, or fails with a text for
 //! `Interface.error` or the log and changes nothing.

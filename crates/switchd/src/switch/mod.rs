@@ -2,7 +2,7 @@
 //!
 //! * [`Switch`] owns what all bridges share: DPDK's environment, the datapath with its workers, the
 //!   program's epoch.
-//! * [`execute`] carries out the actions of [`crate::config::plan`]; [`database`] is the loop
+//! * [`execute`] carries out the actions of [`mod@crate::config::plan`]; [`database`] is the loop
 //!   around it.
 //! * [`report`] collects the present state, for the database and for people; [`fail`] is what a
 //!   bridge does without a controller.

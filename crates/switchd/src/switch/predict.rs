@@ -112,7 +112,7 @@ pub async fn predict(
     renew(switch, bridge, description, None, anyway).await
 }
 
-/// Makes a prediction like [`predict`]. Does nothing and returns no text if the rules still have
+/// Makes a prediction like [`predict()`]. Does nothing and returns no text if the rules still have
 /// the digest `known`.
 async fn renew(
     switch: Rc<Switch>,

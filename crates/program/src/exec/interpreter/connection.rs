@@ -1,4 +1,4 @@
-//! Connection tracking: the steps [`Op::Track`] and [`Op::Untrack`].
+//! Connection tracking: the steps [`Op::Track`](crate::actions::Op::Track) and `Op::Untrack`.
 //!
 //! Where Open vSwitch's datapath recirculates a tracked packet, the walk goes on in the table that
 //! the step names: by itself where nothing is left to do behind the step, else as a clone does,
