@@ -1,6 +1,6 @@
 //! Counts of what happened, by name.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::stripes::Striped;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -114,7 +114,7 @@ impl Counter {
 
 /// All counters.
 #[derive(Debug, Default)]
-pub struct Counters([AtomicU64; Counter::ALL.len()]);
+pub struct Counters(Striped<{ Counter::ALL.len() }>);
 
 impl Counters {
     pub(crate) fn add(&self, counter: Counter) {
@@ -123,12 +123,12 @@ impl Counters {
 
     pub(crate) fn add_many(&self, counter: Counter, count: u64) {
         if count > 0 {
-            self.0[counter as usize].fetch_add(count, Ordering::Relaxed);
+            self.0.add(counter as usize, count);
         }
     }
 
     /// Returns the count.
     pub fn get(&self, counter: Counter) -> u64 {
-        self.0[counter as usize].load(Ordering::Relaxed)
+        self.0.get(counter as usize)
     }
 }

@@ -75,7 +75,7 @@ impl Tracker {
         let mut counted = self.reserve();
         let may_evict = matches!(&packet.kind, Kind::Tcp(segment) if tcp::is_syn(segment));
         if !counted && !may_evict {
-            self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
+            self.zone_counts.release(zone);
             self.counters.add(Counter::RefusedFull);
             return Some(job.answer(state::NEW));
         }
@@ -84,9 +84,9 @@ impl Tracker {
         if created {
             self.counters.add(Counter::Created);
         } else {
-            self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
+            self.zone_counts.release(zone);
             if counted {
-                self.count.fetch_sub(1, Ordering::Relaxed);
+                self.count.release();
             }
         }
         tracked.map(|(tracked, _)| tracked)
@@ -98,19 +98,16 @@ impl Tracker {
             NO_LIMIT => self.zone_limit.load(Ordering::Relaxed),
             limit => limit,
         };
-        let add = |count: u32| (count < limit).then(|| count + 1);
-        self.zone_counts[usize::from(zone)]
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .is_ok()
+        if limit != NO_LIMIT {
+            return self.zone_counts.reserve(zone, limit);
+        }
+        self.zone_counts.add(zone);
+        true
     }
 
     /// Counts a connection, if the limit of all allows it.
     fn reserve(&self) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed);
-        let add = |count: usize| (count < limit).then(|| count + 1);
-        self.count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .is_ok()
+        self.count.reserve(self.limit.load(Ordering::Relaxed))
     }
 
     /// Counts a connection that is not `counted` yet, in the place of a half-open one.
@@ -121,23 +118,21 @@ impl Tracker {
 
     /// Takes a connection off the counts.
     pub(crate) fn release(&self, zone: u16) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
+        self.count.release();
+        self.zone_counts.release(zone);
     }
 
     /// Ends a half-open connection, the oldest of some shard, so that a flood of SYNs does not keep
     /// others out; rather one of the same zone. Returns false if it finds none.
     fn evict(&self, zone: u16) -> bool {
-        let mut other = None;
-        for number in self
-            .half_open
-            .from(self.random() as usize)
-            .take(LOOKED_INTO)
-        {
+        let (mut other, mut looked) = (None, 0);
+        for number in self.half_open.from(self.random() as usize) {
             let mut shard = self.lock(number);
             let Some(index) = shard.oldest_half_open() else {
+                self.half_open.clear(number);
                 continue;
             };
+            looked += 1;
             let same = |conn: &Conn| conn.original.zone == zone;
             if shard.conns.get(index).is_some_and(same) {
                 let removed = self.remove(&mut shard, index);
@@ -146,6 +141,9 @@ impl Tracker {
                 return true;
             }
             other = other.or(Some(number));
+            if looked == LOOKED_INTO {
+                break;
+            }
         }
         let Some(number) = other else {
             return false;

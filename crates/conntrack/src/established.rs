@@ -20,13 +20,14 @@ use crate::key::{Address, Key, Secret, TCP, UDP};
 use crate::nat::{Direction, Translation};
 use crate::request::{Earlier, Tracked, Tuple};
 use crate::state;
+use crate::stripes::Striped;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tcp::{self, Segment, Side};
 use crate::versioned::Versioned;
 use packet::parse::prefetch_at;
 use std::net::Ipv4Addr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::AtomicU32;
 use zerocopy::{FromZeros, KnownLayout};
 
 /// Stands for no line.
@@ -41,6 +42,8 @@ const BLOCKS: usize = 1 << 12;
 const WAYS: usize = 8;
 /// Buckets in a part of the index, as a power of two. Parts are made when they are needed.
 const PART: u32 = 10;
+/// Entries that a thread begins between looks at whether the index is to grow.
+const LOOK: u64 = 64;
 /// Buckets of the largest index, as a power of two.
 const LARGEST: u32 = 21;
 /// How much earlier than before a packet may have its connection end, in milliseconds: workers'
@@ -436,7 +439,7 @@ pub(crate) struct Established {
     /// Buckets in use, as a power of two.
     size: AtomicU32,
     /// Entries of connections that have a line.
-    count: AtomicUsize,
+    count: Striped<1>,
     /// Counts changes of timeouts.
     policies: AtomicU32,
 }
@@ -476,7 +479,7 @@ impl Established {
                 .map(|_| OnceLock::new())
                 .collect(),
             size: AtomicU32::new(PART),
-            count: AtomicUsize::new(0),
+            count: Striped::default(),
             policies: AtomicU32::new(0),
         }
     }
@@ -605,11 +608,18 @@ impl Established {
 
     /// Counts one more connection that has a line.
     pub fn begin(&self, hashes: Hashes) {
-        let more = hashes.count();
-        let count = self.count.fetch_add(more, Ordering::Relaxed) + more;
+        let own = self.count.add(0, hashes.count() as u64);
+        // Other threads' parts are looked at now and then only.
+        if own % LOOK < hashes.count() as u64 {
+            self.grow();
+        }
+    }
+
+    #[cold]
+    fn grow(&self) {
         let size = self.size.load(Ordering::Relaxed);
-        // The index is at most three quarters full.
-        if count > (1 << size) * WAYS / 4 * 3 && size < LARGEST {
+        // The index is at most three quarters full, but for what has been begun since.
+        if self.count.get(0) as usize > (1 << size) * WAYS / 4 * 3 && size < LARGEST {
             let _ =
                 self.size
                     .compare_exchange(size, size + 1, Ordering::Relaxed, Ordering::Relaxed);
@@ -653,7 +663,7 @@ impl Established {
     /// with the lock of its shard.
     pub fn retire(&self, hashes: Hashes, number: u32) {
         self.withdraw(number);
-        self.count.fetch_sub(hashes.count(), Ordering::Relaxed);
+        self.count.add(0, (hashes.count() as u64).wrapping_neg());
         hashes.each(|hash| {
             let Some(Bucket(ways)) = self.bucket(self.place(hash)) else {
                 return;
@@ -892,7 +902,7 @@ mod tests {
             entry == 0 || all.find(entry >> 32, false) == NO_LINE
         };
         assert!(ways.all(dead));
-        assert_eq!(all.count.load(Ordering::Relaxed), 0);
+        assert_eq!(all.count.get(0), 0);
     }
 
     /// Tuples of IPv6 whose digests are the same are told apart by their addresses.

@@ -30,6 +30,7 @@ pub mod nat;
 mod request;
 mod shard;
 mod slab;
+mod stripes;
 mod sync;
 mod tcp;
 pub mod text;

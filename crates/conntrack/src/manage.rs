@@ -275,7 +275,7 @@ impl Tracker {
     /// Returns how many connections there are, including those that have expired but were not yet
     /// removed.
     pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        self.count.get()
     }
 
     /// Returns how many connections each part of the table has.
@@ -333,7 +333,7 @@ impl Tracker {
 
     /// Returns how many connections a zone has.
     pub fn zone_count(&self, zone: u16) -> u32 {
-        self.zone_counts[usize::from(zone)].load(Ordering::Relaxed)
+        self.zone_counts.get(zone)
     }
 
     /// Returns the zones with the most connections, `most` at most, the largest first, with their

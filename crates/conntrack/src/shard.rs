@@ -67,7 +67,8 @@ struct Ends {
     last: u32,
 }
 
-/// Which shards have half-open connections, a bit for each. Written under the shard's lock.
+/// Which shards have half-open connections, or have had some, a bit for each. Written under the
+/// shard's lock.
 #[derive(Debug)]
 pub(crate) struct HalfOpen(Box<[AtomicU64]>);
 
@@ -80,16 +81,20 @@ impl HalfOpen {
         )
     }
 
-    fn set(&self, shard: u16, has: bool) {
+    fn set(&self, shard: u16) {
         let (word, bit) = (&self.0[usize::from(shard) / 64], 1 << (shard % 64));
-        if has {
+        if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
-        } else {
-            word.fetch_and(!bit, Ordering::Relaxed);
         }
     }
 
-    /// Returns the shards that have some, from one on.
+    /// Notes that a shard has none any more. Only who looks for one does: handshakes come and go,
+    /// and workers would wait for each other here.
+    pub fn clear(&self, shard: usize) {
+        self.0[shard / 64].fetch_and(!(1 << (shard % 64)), Ordering::Relaxed);
+    }
+
+    /// Returns the shards that have some, or have had, from one on.
     pub fn from(&self, start: usize) -> impl Iterator<Item = usize> {
         let count = self.0.len() * 64;
         let numbers = (0..count).map(move |step| (start % count + step) % count);
@@ -110,7 +115,7 @@ pub(crate) struct Shard {
     /// The last tick whose connections were all examined.
     done: u32,
     half_open: Ends,
-    /// The shards that have half-open connections.
+    /// The shards that have half-open connections, or have had some.
     half_open_shards: Arc<HalfOpen>,
     pub policies: Arc<Policies>,
     established: Arc<Established>,
@@ -384,7 +389,7 @@ impl Shard {
     fn push_half_open(&mut self, index: u32) {
         let before = self.half_open.last;
         if before == NONE {
-            self.half_open_shards.set(self.number, true);
+            self.half_open_shards.set(self.number);
         }
         if let Some(conn) = self.conns.get_mut(index) {
             conn.half_open = true;
@@ -416,9 +421,6 @@ impl Shard {
         match self.conns.get_mut(links.after) {
             Some(after) => after.half.before = links.before,
             None => self.half_open.last = links.before,
-        }
-        if self.half_open.last == NONE {
-            self.half_open_shards.set(self.number, false);
         }
     }
 

@@ -14,6 +14,7 @@ use crate::nat::{self, Translation};
 use crate::request::{Coming, Earlier, Request, Told, Tracked};
 use crate::shard::{Found, HalfOpen, Removed, Shard};
 use crate::state;
+use crate::stripes::{Bounded, Zones};
 use crate::timeouts::Policies;
 use crossbeam_utils::CachePadded;
 use packet::Frame;
@@ -38,18 +39,18 @@ pub struct Tracker {
     pub(crate) secret: Secret,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     pub(crate) established: Arc<Established>,
-    pub(crate) count: CachePadded<AtomicUsize>,
+    pub(crate) count: Bounded,
     pub(crate) limit: AtomicUsize,
     pub(crate) half_open: Arc<HalfOpen>,
     /// Connections by zone.
-    pub(crate) zone_counts: Box<[AtomicU32]>,
+    pub(crate) zone_counts: Zones,
     /// Limits by zone; [`NO_LIMIT`] where the default applies.
     pub(crate) zone_limits: Box<[AtomicU32]>,
     /// The limit of other zones; [`NO_LIMIT`] until one is set.
     pub(crate) zone_limit: AtomicU32,
     pub(crate) policies: Mutex<Arc<Policies>>,
     pub(crate) check_sequence: AtomicBool,
-    pub(crate) counters: CachePadded<Counters>,
+    pub(crate) counters: Counters,
     pub(crate) expectations: Expectations,
     /// Where random numbers come from.
     random: CachePadded<AtomicU64>,
@@ -164,20 +165,19 @@ impl Tracker {
             let shard = Shard::new(number as u16, policies, half_open, established.clone());
             CachePadded::new(Mutex::new(shard))
         };
-        let zones = |value| (0..ZONES).map(|_| AtomicU32::new(value)).collect();
         Tracker {
             secret: Secret(secret),
             shards: (0..SHARDS).map(shard).collect(),
             established,
-            count: CachePadded::new(AtomicUsize::new(0)),
+            count: Bounded::default(),
             limit: AtomicUsize::new(DEFAULT_LIMIT),
             half_open,
-            zone_counts: zones(0),
-            zone_limits: zones(NO_LIMIT),
+            zone_counts: Zones::new(),
+            zone_limits: (0..ZONES).map(|_| AtomicU32::new(NO_LIMIT)).collect(),
             zone_limit: AtomicU32::new(NO_LIMIT),
             policies: Mutex::new(policies),
             check_sequence: AtomicBool::new(true),
-            counters: CachePadded::default(),
+            counters: Counters::default(),
             expectations: Expectations::new(),
             random: CachePadded::new(AtomicU64::new(secret[0] ^ secret[1].rotate_left(32))),
             expiring: AtomicUsize::new(0),
