@@ -8,7 +8,7 @@ use crate::nat::{self, Translation};
 use crate::request::Tracked;
 use crate::state;
 use crate::tcp;
-use crate::tracker::{Job, NO_LIMIT, Tracker, shard_of, with_connection};
+use crate::tracker::{Job, Tracker, shard_of, with_connection};
 use std::sync::atomic::Ordering;
 
 /// How many connections that hold a tuple that is sought are looked at, whether they have expired;
@@ -94,11 +94,8 @@ impl Tracker {
 
     /// Counts a connection of a zone, if its limit allows it.
     fn reserve_in_zone(&self, zone: u16) -> bool {
-        let limit = match self.zone_limits[usize::from(zone)].load(Ordering::Relaxed) {
-            NO_LIMIT => self.zone_limit.load(Ordering::Relaxed),
-            limit => limit,
-        };
-        if limit != NO_LIMIT {
+        let limit = self.zone_limits[usize::from(zone)].get();
+        if let Some(limit) = limit.or_else(|| self.zone_limit.get()) {
             return self.zone_counts.reserve(zone, limit);
         }
         self.zone_counts.add(zone);

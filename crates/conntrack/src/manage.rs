@@ -8,10 +8,10 @@ use crate::request::{Helper, Tuple};
 use crate::shard::Shard;
 use crate::tcp::TcpInfo;
 use crate::timeouts::{Policies, Policy};
-use crate::tracker::{NO_LIMIT, SHARDS, Tracker};
+use crate::tracker::{SHARDS, Tracker, ZoneLimit};
 use std::cmp::Reverse;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// Connections that are looked at under one lock.
@@ -297,22 +297,17 @@ impl Tracker {
     }
 
     /// Sets how many connections a zone may have; 0 refuses all. `zone` None sets it for all zones
-    /// without a limit of their own; until that is set, they are not limited. At most
-    /// `u32::MAX - 1`.
+    /// without a limit of their own; until that is set, they are not limited.
     pub fn set_zone_limit(&self, zone: Option<u16>, limit: u32) {
-        self.zone_limit_of(zone)
-            .store(limit.min(NO_LIMIT - 1), Ordering::Relaxed);
+        self.zone_limit_of(zone).set(Some(limit));
     }
 
     /// Returns a zone's own limit; None if it has none. `zone` None returns that of other zones.
     pub fn zone_limit(&self, zone: Option<u16>) -> Option<u32> {
-        match self.zone_limit_of(zone).load(Ordering::Relaxed) {
-            NO_LIMIT => None,
-            limit => Some(limit),
-        }
+        self.zone_limit_of(zone).get()
     }
 
-    fn zone_limit_of(&self, zone: Option<u16>) -> &AtomicU32 {
+    fn zone_limit_of(&self, zone: Option<u16>) -> &ZoneLimit {
         match zone {
             Some(zone) => &self.zone_limits[usize::from(zone)],
             None => &self.zone_limit,
@@ -321,7 +316,7 @@ impl Tracker {
 
     /// Takes a zone's own limit away; returns false if it has none.
     pub fn delete_zone_limit(&self, zone: u16) -> bool {
-        self.zone_limits[usize::from(zone)].swap(NO_LIMIT, Ordering::Relaxed) != NO_LIMIT
+        self.zone_limit_of(Some(zone)).set(None).is_some()
     }
 
     /// Returns the zones that have a limit of their own, with it, in order.

@@ -19,7 +19,7 @@ use crate::timeouts::Policies;
 use crossbeam_utils::CachePadded;
 use packet::Frame;
 use packet::parse::Layers;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Connections that are kept at most, unless set otherwise.
@@ -44,10 +44,10 @@ pub struct Tracker {
     pub(crate) half_open: Arc<HalfOpen>,
     /// Connections by zone.
     pub(crate) zone_counts: Zones,
-    /// Limits by zone; [`NO_LIMIT`] where the default applies.
-    pub(crate) zone_limits: Box<[AtomicU32]>,
-    /// The limit of other zones; [`NO_LIMIT`] until one is set.
-    pub(crate) zone_limit: AtomicU32,
+    /// Limits by zone; none where the default applies.
+    pub(crate) zone_limits: Box<[ZoneLimit]>,
+    /// The limit of other zones; none until one is set.
+    pub(crate) zone_limit: ZoneLimit,
     pub(crate) policies: Mutex<Arc<Policies>>,
     pub(crate) check_sequence: AtomicBool,
     pub(crate) counters: Counters,
@@ -60,8 +60,23 @@ pub struct Tracker {
     pub(crate) expired: AtomicU64,
 }
 
-/// No limit: a zone has none of its own, or other zones have none.
-pub(crate) const NO_LIMIT: u32 = u32::MAX;
+/// A limit of connections, or none: 0, or one more than the limit, which may be any of 32 bits.
+#[derive(Debug, Default)]
+pub(crate) struct ZoneLimit(AtomicU64);
+
+impl ZoneLimit {
+    pub fn get(&self) -> Option<u32> {
+        let above = self.0.load(Ordering::Relaxed);
+        above.checked_sub(1).map(|limit| limit as u32)
+    }
+
+    /// Sets the limit, or none, and returns what it was.
+    pub fn set(&self, limit: Option<u32>) -> Option<u32> {
+        let above = limit.map_or(0, |limit| u64::from(limit) + 1);
+        let before = self.0.swap(above, Ordering::Relaxed);
+        before.checked_sub(1).map(|limit| limit as u32)
+    }
+}
 
 /// What became of a packet's connection.
 enum Followed {
@@ -173,8 +188,8 @@ impl Tracker {
             limit: AtomicUsize::new(DEFAULT_LIMIT),
             half_open,
             zone_counts: Zones::new(),
-            zone_limits: (0..ZONES).map(|_| AtomicU32::new(NO_LIMIT)).collect(),
-            zone_limit: AtomicU32::new(NO_LIMIT),
+            zone_limits: (0..ZONES).map(|_| ZoneLimit::default()).collect(),
+            zone_limit: ZoneLimit::default(),
             policies: Mutex::new(policies),
             check_sequence: AtomicBool::new(true),
             counters: Counters::default(),

@@ -160,6 +160,28 @@ fn a_limit_of_zero_refuses_all() {
 }
 
 #[test]
+fn the_largest_limit_is_a_limit() {
+    let tracker = Tracker::new([1, 2]);
+    tracker.set_zone_limit(None, 0);
+    tracker.set_zone_limit(Some(5), u32::MAX);
+    assert_eq!(tracker.zone_limits(), [(5, u32::MAX)]);
+    let request = Request { zone: 5, ..COMMIT };
+    assert!(
+        track(
+            &tracker,
+            udp((1, 1), (2, 2)),
+            Earlier::default(),
+            &request,
+            1000
+        )
+        .has_connection
+    );
+    tracker.set_zone_limit(None, u32::MAX);
+    assert_eq!(tracker.zone_limit(None), Some(u32::MAX));
+    assert!(tracker.delete_zone_limit(5) && tracker.zone_limits().is_empty());
+}
+
+#[test]
 fn only_a_syn_that_is_added_evicts() {
     // A secret with which the connections are in different shards.
     let tracker = Tracker::new([0x1234_5678_9abc_def1, 0xfedc_ba98_7654_3211]);
