@@ -6,7 +6,16 @@ import re
 import socket
 import struct
 
-from harness import becomes, check, equal, test, wait_for
+from harness import (
+    OPEN_VSWITCH,
+    Skip,
+    becomes,
+    check,
+    equal,
+    switchd_command,
+    test,
+    wait_for,
+)
 
 SECURE = ("fail_mode=secure", "datapath_type=dummy", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]")
 # What monitoring sums up.
@@ -46,9 +55,10 @@ DROPS = tuple(
 )
 
 
-def dummies(lab, *options, ports=2):
+def dummies(lab, *options, ports=2, name="s", command=None):
     """A switch with a bridge of dummies p1, p2, ..."""
-    switch = lab.switch(options=("--enable-dummy=override", *options))
+    options = ("--enable-dummy=override", *options)
+    switch = lab.switch(name, command=command, options=options)
     switch.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", *SECURE)
     for number in range(1, ports + 1):
         switch.vsctl(
@@ -407,3 +417,211 @@ def dpdk_commands(lab):
     refused("Device 'net_null0' not found in DPDK", "netdev-dpdk/detach", "net_null0")
     switch.port("null0", "type=dpdk", "options:dpdk-devargs=net_null0")
     equal(switch.get("Interface", "null0", "error"), [], "the error of a device that came again")
+
+
+# Commands of `dpctl`, and words that they take or refuse. Left out is what differs: names of
+# datapaths without their types, which Sluice takes; names in front of flush-conntrack's words, which
+# Open vSwitch 3.1 takes for a tuple; limits of more than 32 bits, which Sluice refuses; and what
+# crashes Open vSwitch ("ct-get-limits zone=").
+DATAPATH_WORDS = """
+dump-flows
+dump-flows -m
+dump-flows -q
+dump-flows --foo
+dump-flows -mx
+dump-flows dummy@ovs-dummy
+dump-flows nonsense
+dump-flows nonsense x
+dump-flows type=ovs
+dump-flows type=
+dump-flows type=ovs,tc,dpdk,offloaded,non-offloaded,partially-offloaded,all
+dump-flows type=foo
+dump-flows type=ovs,foo
+dump-flows type=ovs type=tc
+dump-flows filter=tcp
+dump-flows filter=tcp,in_port=p1
+dump-flows filter=in_port=1
+dump-flows filter=in_port=nonsense
+dump-flows filter=foo
+dump-flows filter=foo=1
+dump-flows filter=ip,nw_src=10.0.0.0/8
+dump-flows filter=nw_src=10.0.0.1
+dump-flows filter=tcp filter=udp
+dump-flows filter=tcp type=foo
+dump-flows type=foo filter=x
+dump-flows filter=
+dump-flows pmd=0
+dump-flows pmd=-1
+dump-flows pmd=x
+dump-flows pmd=
+dump-flows pmd=99
+dump-flows filter=tcp ovs-dummy
+dump-flows a b c d e f g
+dump-flows x -m
+flush-conntrack
+flush-conntrack nonsense
+flush-conntrack nonsense zone=1
+flush-conntrack zone=
+flush-conntrack zone=x
+flush-conntrack zone=70000
+flush-conntrack zone=1x
+flush-conntrack zone=1 zone=2
+flush-conntrack zone=1 nonsense
+flush-conntrack ct_nw_src=10.0.0.1
+flush-conntrack ct_nw_src=x
+flush-conntrack ct_nw_src=
+flush-conntrack ct_nw_src
+flush-conntrack ct_nw_src=10.0.0.1,ct_nw_src=10.0.0.2
+flush-conntrack ct_nw_src=10.0.0.1 ct_ipv6_src=::1
+flush-conntrack ct_nw_proto=256
+flush-conntrack ct_nw_proto=x
+flush-conntrack ct_nw_proto=0x11
+flush-conntrack ct_tp_src=1
+flush-conntrack ct_nw_proto=6,ct_tp_src=1
+flush-conntrack ct_tp_src=1,ct_nw_proto=6
+flush-conntrack ct_nw_proto=6,ct_tp_src=70000
+flush-conntrack icmp_id=1
+flush-conntrack ct_nw_proto=1,icmp_id=1
+flush-conntrack ct_nw_proto=6,icmp_id=1
+flush-conntrack ct_nw_proto=1,icmp_type=300
+flush-conntrack ct_foo=1
+flush-conntrack ct_nw_proto=6 ct_tp_src=1
+flush-conntrack a b c d
+flush-conntrack -m
+flush-conntrack -q
+flush-conntrack ct_nw_proto=6 zone=1
+dump-conntrack
+dump-conntrack -m
+dump-conntrack -ms
+dump-conntrack --names
+dump-conntrack --foo
+dump-conntrack zone=1
+dump-conntrack zone=x
+dump-conntrack zone=1x
+dump-conntrack zone=70000
+dump-conntrack nonsense
+dump-conntrack nonsense zone=1
+dump-conntrack zone=1 zone=2
+dump-conntrack a b c
+dump-conntrack a b
+ct-stats-show
+ct-stats-show -m
+ct-stats-show zone=1
+ct-stats-show zone=x
+ct-stats-show verbose
+ct-stats-show zone=1 verbose
+ct-stats-show verbose zone=1
+ct-stats-show nonsense
+ct-stats-show nonsense zone=1
+ct-bkts gt=x
+ct-bkts nonsense
+ct-bkts nonsense gt=1
+ct-get-nconns x
+ct-get-maxconns x
+ct-set-maxconns
+ct-set-maxconns x
+ct-set-maxconns -1
+ct-set-maxconns 4294967295
+ct-get-maxconns
+ct-set-maxconns 3000000
+ct-set-maxconns x 10
+ct-enable-tcp-seq-chk x
+ct-get-tcp-seq-chk x
+ct-set-limits
+ct-set-limits default=4294967295
+ct-get-limits
+ct-set-limits default=x
+ct-set-limits zone=1,limit=4294967295
+ct-set-limits zone=2,limit=4294967294
+ct-set-limits zone=3,limit=0
+ct-set-limits zone=4,limit=x
+ct-set-limits zone=4
+ct-set-limits limit=4
+ct-set-limits zone=65536,limit=4
+ct-set-limits zone=5,limit=0x10
+ct-set-limits nonsense zone=7,limit=1
+ct-set-limits nonsense
+ct-set-limits zone=8,limit=1 default=3
+ct-set-limits default=3 default=4
+ct-set-limits default=
+ct-get-limits
+ct-get-limits zone=1,9
+ct-get-limits zone=x
+ct-get-limits nonsense
+ct-get-limits nonsense zone=1
+ct-get-limits a b c
+ct-del-limits
+ct-get-limits dummy@ovs-dummy
+ct-set-limits dummy@ovs-dummy zone=6,limit=1
+ct-set-limits dummy@ovs-dummy default=7 zone=6,limit=1
+ct-get-limits dummy@ovs-dummy zone=6
+ct-del-limits dummy@ovs-dummy zone=6
+ct-set-maxconns dummy@ovs-dummy 10
+ct-set-maxconns dummy@ovs-dummy x
+ct-stats-show dummy@ovs-dummy zone=1 verbose
+ct-stats-show a b c
+ct-stats-show a b
+dump-conntrack dummy@ovs-dummy zone=1
+dump-conntrack dummy@ovs-dummy x
+ct-enable-tcp-seq-chk x y
+ct-get-nconns dummy@ovs-dummy
+ipf-set-enabled dummy@ovs-dummy v6
+ct-del-limits zone=1
+ct-del-limits zone=1
+ct-del-limits zone=2,3,x
+ct-del-limits nonsense
+ct-del-limits nonsense zone=5
+ct-get-limits
+ipf-set-enabled
+ipf-set-enabled v4
+ipf-set-enabled v5
+ipf-set-enabled nonsense v6
+ipf-set-disabled v4
+ipf-set-enabled v4
+ipf-set-min-frag v4 1000
+ipf-set-min-frag v4 x
+ipf-set-min-frag v4 1
+ipf-set-min-frag x 1000
+ipf-set-max-nfrags x
+ipf-set-max-nfrags 4294967295
+ipf-set-max-nfrags 1000
+ipf-get-status
+ipf-get-status x
+ipf-get-status -m
+ipf-get-status -q
+show nonsense
+show -q
+show -s nonsense
+dump-dps x
+dump-dps
+"""
+
+
+@test(timeout=120)
+def words_of_datapath_commands(lab):
+    """Commands of `dpctl` take, refuse and ignore the words that Open vSwitch does, and say so in
+    its words."""
+    if not os.path.exists(OPEN_VSWITCH):
+        raise Skip("Open vSwitch is not installed")
+
+    def answers(name, command):
+        switch = dummies(lab, name=name, command=command)
+        found = {}
+        for number, line in enumerate(DATAPATH_WORDS.split("\n")):
+            if not line:
+                continue
+            verb, *words = line.split()
+            done = switch.appctl(f"dpctl/{verb}", *words, ok=False)
+            text = re.sub(r"ovs-appctl: .*: server returned an error\n", "", done.stderr)
+            # A command that comes twice may say something else.
+            found[number, line] = done.stdout + text.replace("sluiced:", "ovs-vswitchd:")
+        return found
+
+    ours = answers("ours", switchd_command())
+    theirs = answers("theirs", switchd_command("ovs"))
+    differences = [
+        f"{line}: {ours[number, line]!r}, and from Open vSwitch {told!r}"
+        for (number, line), told in theirs.items()
+        if told != ours[number, line]
+    ]
+    check(not differences, "\n".join(differences))

@@ -56,7 +56,7 @@ pub(super) fn register(commands: &Commands) {
         Ok(String::new())
     });
     commands.answer("dpctl/del-flows", "[dp]", (0, 1), |switch, words| {
-        datapaths::checked(switch, words)?;
+        datapaths::opened(switch, datapaths::Arguments::read(words)?.words, 1)?;
         Ok(String::new())
     });
     commands.answer("dpctl/list-commands", "", (0, 0), |switch, _| {

@@ -1,6 +1,7 @@
 //! `dpctl/...` commands about tracked connections, as in Open vSwitch. There is one tracker,
 //! whatever datapath is named.
 
+use super::datapaths::Arguments;
 use super::{Answer, Commands, datapaths};
 use crate::switch::Switch;
 use crate::switch::connections::{dump, dump_some, flush};
@@ -25,8 +26,8 @@ pub(super) fn register(commands: &Commands) {
     );
     commands.later("dpctl/ct-stats-show", "[dp] [zone=N]", (0, 3), stats);
     commands.answer("dpctl/ct-bkts", "[dp] [gt=N]", (0, 2), |switch, words| {
-        let words = Words::parse(switch, words, "gt=", u32::MAX)?;
-        let above = words.number.unwrap_or(0);
+        let words = Words::parse(switch, words, "gt=")?;
+        let above = words.number.unwrap_or(0) as u16;
         let counts = match switch.tracker() {
             Some(tracker) => tracker.bucket_counts(),
             None => Vec::new(),
@@ -36,13 +37,13 @@ pub(super) fn register(commands: &Commands) {
                 "Total Buckets: {}\nCurrent Connections: 0\n\n",
                 counts.len()
             )),
-            _ => Ok(text::buckets(&counts, above as usize)),
+            _ => Ok(text::buckets(&counts, above.into())),
         }
     });
-    with_tracker(commands, "ct-get-nconns", "[dp]", (0, 1), |tracker, _| {
+    with_tracker(commands, "ct-get-nconns", "[dp]", 1, |tracker, _| {
         Ok(format!("{}\n", tracker.count()))
     });
-    with_tracker(commands, "ct-get-maxconns", "[dp]", (0, 1), |tracker, _| {
+    with_tracker(commands, "ct-get-maxconns", "[dp]", 1, |tracker, _| {
         Ok(format!("{}\n", tracker.limit()))
     });
     commands.answer(
@@ -50,8 +51,9 @@ pub(super) fn register(commands: &Commands) {
         "[dp] maxconns",
         (1, 2),
         |switch, words| {
+            let words = Arguments::read(words)?.words;
             let (limit, names) = words.split_last().ok_or("maxconns missing or malformed")?;
-            datapaths::checked(switch, names)?;
+            datapaths::opened(switch, names, 1)?;
             let limit = (limit.parse::<u32>())
                 .map_err(|_| invalid(switch, "maxconns missing or malformed"))?;
             let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
@@ -63,25 +65,19 @@ pub(super) fn register(commands: &Commands) {
         ("ct-enable-tcp-seq-chk", true, "enabling"),
         ("ct-disable-tcp-seq-chk", false, "disabling"),
     ] {
-        with_tracker(commands, name, "[dp]", (0, 1), move |tracker, _| {
+        with_tracker(commands, name, "[dp]", 2, move |tracker, _| {
             tracker.set_sequence_checking(on);
             Ok(format!("{what} TCP sequence checking successful\n"))
         });
     }
-    with_tracker(
-        commands,
-        "ct-get-tcp-seq-chk",
-        "[dp]",
-        (0, 1),
-        |tracker, _| {
-            let state = if tracker.sequence_checking() {
-                "enabled"
-            } else {
-                "disabled"
-            };
-            Ok(format!("TCP sequence checking: {state}\n"))
-        },
-    );
+    with_tracker(commands, "ct-get-tcp-seq-chk", "[dp]", 1, |tracker, _| {
+        let state = if tracker.sequence_checking() {
+            "enabled"
+        } else {
+            "disabled"
+        };
+        Ok(format!("TCP sequence checking: {state}\n"))
+    });
     let usage = "[dp] [default=L] [zone=N,limit=L]...";
     of_limits(
         commands,
@@ -105,7 +101,7 @@ pub(super) fn register(commands: &Commands) {
         },
     );
     let usage = "[dp] [zone=N1[,N2...]]";
-    of_limits(commands, "ct-get-limits", usage, (0, 3), get_limits);
+    of_limits(commands, "ct-get-limits", usage, (0, 2), get_limits);
 }
 
 /// Registers a command about zones' limits, which is given the words behind the datapath's name.
@@ -121,35 +117,30 @@ fn of_limits(
         usage,
         arguments,
         move |switch, words| {
-            let words = match words.split_first() {
-                Some((first, rest))
-                    if !first.contains('=')
-                        && datapaths::checked(switch, std::slice::from_ref(first)).is_ok() =>
-                {
-                    rest
-                }
-                _ => words,
-            };
+            let words = Arguments::read(words)?.words;
+            let words = &words[usize::from(datapaths::begins_with_name(switch, words))..];
             let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
             act(&tracker, words).map_err(|error| invalid(switch, &error))
         },
     );
 }
 
-/// Registers a command that asks or sets something of the tracker.
+/// Registers a command that asks or sets something of the tracker. With as many words as `names`
+/// they must name a datapath; of others, Open vSwitch ignores what they say.
 fn with_tracker(
     commands: &Commands,
     name: &str,
     usage: &str,
-    arguments: (usize, usize),
+    names: usize,
     act: impl Fn(&Tracker, &[String]) -> Answer + 'static,
 ) {
     commands.answer(
         &format!("dpctl/{name}"),
         usage,
-        arguments,
+        (0, 1),
         move |switch, words| {
-            datapaths::checked(switch, words)?;
+            let words = Arguments::read(words)?.words;
+            datapaths::opened(switch, words, names)?;
             let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
             act(&tracker, words).map_err(|error| invalid(switch, &error))
         },
@@ -176,41 +167,39 @@ pub(super) fn refused(switch: &Switch, what: &str) -> String {
 struct Words {
     more: bool,
     statistics: bool,
-    number: Option<u32>,
+    number: Option<u64>,
 }
 
 impl Words {
-    /// Reads words of which one may be `key` with a number up to `most`.
-    fn parse(switch: &Switch, words: &[String], key: &str, most: u32) -> Result<Words, String> {
-        let mut parsed = Words {
-            more: false,
-            statistics: false,
-            number: None,
-        };
-        let mut names = Vec::new();
-        for word in words {
-            let number = word.strip_prefix(key).and_then(|text| text.parse().ok());
-            match (word.as_str(), number.filter(|number| *number <= most)) {
-                (_, Some(number)) => parsed.number = Some(number),
-                ("-m" | "--more", _) => parsed.more = true,
-                ("-s" | "--statistics", _) => parsed.statistics = true,
-                (option, _) if option.starts_with('-') => {
-                    return Err(format!("Unrecognized option {option}"));
-                }
-                // As in Open vSwitch, a value that cannot be read counts as a name.
-                (value, _) if value.contains('=') => {
-                    return Err(invalid(switch, "datapath not found"));
-                }
-                (name, _) => names.push(name.to_owned()),
+    /// Reads words of which the last may be `key` with a number. As in Open vSwitch, one that
+    /// cannot be read counts as a datapath's name.
+    fn parse(switch: &Switch, words: &[String], key: &str) -> Result<Words, String> {
+        let Arguments {
+            mut more,
+            statistics,
+            mut words,
+        } = Arguments::read(words)?;
+        let mut number = None;
+        while let Some((last, rest)) = words.split_last() {
+            let text = last.strip_prefix(key).filter(|_| number.is_none());
+            match text.and_then(scanned) {
+                Some(found) => number = Some(found),
+                None if last == "verbose" && !more => more = true,
+                None => break,
             }
+            words = rest;
         }
-        datapaths::checked(switch, &names)?;
-        Ok(parsed)
+        datapaths::opened(switch, words, 1)?;
+        Ok(Words {
+            more,
+            statistics,
+            number,
+        })
     }
 
     /// Whether connections of a zone are meant.
     fn admits(&self, zone: u16) -> bool {
-        self.number.is_none_or(|number| number == u32::from(zone))
+        self.number.is_none_or(|number| number as u16 == zone)
     }
 }
 
@@ -247,11 +236,7 @@ fn dump_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
     });
 }
 
-fn stats(switch: Rc<Switch>, mut words: Vec<String>, reply: Reply) {
-    // Open vSwitch takes this word as well.
-    for word in words.iter_mut().filter(|word| *word == "verbose") {
-        *word = "-m".into();
-    }
+fn stats(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
     let (words, tracker) = match of_connections(&switch, &words) {
         Ok(found) => found,
         Err(error) => return reply.error(error),
@@ -270,32 +255,41 @@ fn stats(switch: Rc<Switch>, mut words: Vec<String>, reply: Reply) {
 
 /// Reads the words of a command about the connections of one zone or all.
 fn of_connections(switch: &Switch, words: &[String]) -> Result<(Words, Arc<Tracker>), String> {
-    let words = Words::parse(switch, words, "zone=", u16::MAX.into())?;
+    let words = Words::parse(switch, words, "zone=")?;
     let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
     Ok((words, tracker))
 }
 
 fn flush_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
     let parsed = || {
-        let mut rest = Vec::new();
+        let words = Arguments::read(&words)?.words;
+        let after_name = &words[usize::from(datapaths::begins_with_name(&switch, words))..];
+        let mut rest = after_name;
         let mut zone = None;
-        let mut tuples = Vec::new();
-        for word in &words {
-            if let Some(number) = word.strip_prefix("zone=") {
-                let number = number.parse::<u16>();
-                zone = Some(number.map_err(|_| invalid(&switch, "failed to parse zone"))?);
-            } else if word.contains('=') {
-                tuples.push(part(word).map_err(|error| invalid(&switch, &error))?);
-            } else {
-                rest.push(word.clone());
+        if let Some((first, behind)) = rest.split_first()
+            && let Some(number) = first.strip_prefix("zone=")
+        {
+            let number = scanned(number).map(|number| number as u16);
+            zone = Some(number.ok_or_else(|| invalid(&switch, "failed to parse zone"))?);
+            rest = behind;
+        }
+        let mut tuples = Tuples::default();
+        for place in 0..2 {
+            if let Some((first, behind)) = rest.split_first() {
+                let read = tuples.read(place, first);
+                read.map_err(|error| invalid(&switch, &error))?;
+                rest = behind;
             }
         }
-        datapaths::checked(&switch, &rest)?;
-        let mut tuples = tuples.into_iter();
+        if !rest.is_empty() {
+            return Err(invalid(&switch, "invalid arguments"));
+        }
+        datapaths::opened(&switch, words, 4)?;
+        let [original, reply] = tuples.parts();
         Ok::<_, String>(Filter {
             zone,
-            original: tuples.next().unwrap_or_default(),
-            reply: tuples.next().unwrap_or_default(),
+            original,
+            reply,
         })
     };
     let filter = match parsed() {
@@ -331,33 +325,80 @@ fn is_whole(part: &Part) -> bool {
         && (ports || icmp)
 }
 
-/// Reads the conditions on one direction, as `ct_nw_src=10.0.0.1,ct_tp_dst=80`.
-fn part(text: &str) -> Result<Part, String> {
-    let mut part = Part::default();
-    for item in text.split([',', ' ']).filter(|item| !item.is_empty()) {
-        let (key, value) = item.split_once('=').unwrap_or((item, ""));
-        let bad = || format!("failed to parse field {key}");
-        let address = |is_ipv4: bool| {
-            let address = value.parse::<IpAddr>().ok();
-            address.filter(|it| it.is_ipv4() == is_ipv4).ok_or_else(bad)
-        };
-        let short = || value.parse::<u16>().map_err(|_| bad());
-        let byte = || value.parse::<u8>().map_err(|_| bad());
-        match key {
-            "ct_nw_src" => part.source = Some(address(true)?),
-            "ct_nw_dst" => part.destination = Some(address(true)?),
-            "ct_ipv6_src" => part.source = Some(address(false)?),
-            "ct_ipv6_dst" => part.destination = Some(address(false)?),
-            "ct_nw_proto" => part.protocol = Some(byte()?),
-            "ct_tp_src" => part.source_port = Some(short()?),
-            "ct_tp_dst" => part.destination_port = Some(short()?),
-            "icmp_id" => part.icmp_id = Some(short()?),
-            "icmp_type" => part.icmp_type = Some(byte()?),
-            "icmp_code" => part.icmp_code = Some(byte()?),
-            _ => return Err(format!("invalid conntrack tuple field: {key}")),
+/// The conditions on both directions of connections, as they are read. Both have one protocol.
+#[derive(Default)]
+struct Tuples {
+    parts: [Part; 2],
+    protocol: Option<u8>,
+    is_ipv4: Option<bool>,
+}
+
+impl Tuples {
+    /// Reads the conditions on a direction, as `ct_nw_src=10.0.0.1,ct_tp_dst=80`.
+    fn read(&mut self, direction: usize, text: &str) -> Result<(), String> {
+        const ICMP: [u8; 2] = [1, 58];
+        let part = &mut self.parts[direction];
+        for item in text
+            .split([',', ' ', '\t', '\n'])
+            .filter(|item| !item.is_empty())
+        {
+            let (key, value) = item.split_once('=').unwrap_or((item, ""));
+            if value.is_empty() {
+                return Err(format!("field {key} missing value"));
+            }
+            let bad = || format!("failed to parse field {key}");
+            let number = |most: u32| number(value).filter(|it| *it <= most).ok_or_else(bad);
+            match key {
+                "ct_nw_src" | "ct_nw_dst" | "ct_ipv6_src" | "ct_ipv6_dst" => {
+                    let is_ipv4 = key.starts_with("ct_nw");
+                    if self.is_ipv4.is_some_and(|before| before != is_ipv4) {
+                        return Err(format!("the L3 protocol does not match {value}"));
+                    }
+                    let place = match key.ends_with("src") {
+                        true => &mut part.source,
+                        false => &mut part.destination,
+                    };
+                    if place.is_some() {
+                        return Err(format!("{key} is set multiple times"));
+                    }
+                    let address = value.parse::<IpAddr>().ok();
+                    let address = address.filter(|it| it.is_ipv4() == is_ipv4);
+                    *place = Some(address.ok_or_else(bad)?);
+                    self.is_ipv4 = Some(is_ipv4);
+                }
+                // As in Open vSwitch, 0 is none.
+                "ct_nw_proto" => self.protocol = Some(number(0xff)? as u8).filter(|it| *it != 0),
+                "ct_tp_src" => {
+                    part.source_port = Some(number(0xffff)? as u16).filter(|it| *it != 0);
+                }
+                "ct_tp_dst" => {
+                    part.destination_port = Some(number(0xffff)? as u16).filter(|it| *it != 0);
+                }
+                "icmp_id" | "icmp_type" | "icmp_code"
+                    if !(self.protocol).is_some_and(|protocol| ICMP.contains(&protocol)) =>
+                {
+                    return Err("invalid L4 fields".into());
+                }
+                "icmp_id" => part.icmp_id = Some(number(0xffff)? as u16),
+                "icmp_type" => part.icmp_type = Some(number(0xff)? as u8),
+                "icmp_code" => part.icmp_code = Some(number(0xff)? as u8),
+                _ => return Err(format!("invalid conntrack tuple field: {key}")),
+            }
         }
+        let has_port = part.source_port.is_some() || part.destination_port.is_some();
+        if has_port && self.protocol.is_none() {
+            return Err("port is set without protocol".into());
+        }
+        Ok(())
     }
-    Ok(part)
+
+    /// Returns the conditions on the original direction and on the replies'.
+    fn parts(self) -> [Part; 2] {
+        self.parts.map(|part| Part {
+            protocol: self.protocol,
+            ..part
+        })
+    }
 }
 
 fn set_limits(tracker: &Tracker, words: &[String]) -> Answer {
@@ -399,6 +440,22 @@ fn set_limits(tracker: &Tracker, words: &[String]) -> Answer {
         tracker.set_zone_limit(zone, limit);
     }
     Ok(String::new())
+}
+
+/// Reads the number that a text begins with, as scanf(3) does where Open vSwitch uses it.
+fn scanned(text: &str) -> Option<u64> {
+    let text = text.trim_start();
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let end = digits.find(|letter: char| !letter.is_ascii_digit());
+    let number = digits[..end.unwrap_or(digits.len())].parse::<u64>().ok()?;
+    Some(if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    })
 }
 
 /// Reads a number, decimal or hexadecimal.

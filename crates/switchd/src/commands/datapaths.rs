@@ -146,11 +146,12 @@ pub(super) fn register(commands: &Commands) {
             .map(|datapath_type| format!("{datapath_type}@ovs-{datapath_type}\n"))
             .collect())
     });
+    let numbers = Rc::clone(&commands.numbers);
     commands.answer(
         "dpctl/dump-flows",
         "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]",
-        (0, usize::MAX),
-        dpctl_dump_flows,
+        (0, 6),
+        move |switch, arguments| dpctl_dump_flows(switch, &numbers, arguments),
     );
     commands.answer("upcall/show", "", (0, 0), |switch, _| {
         Ok(upcall_show(switch))
@@ -301,15 +302,13 @@ pub(super) fn named(switch: &Switch, name: Option<&str>) -> Option<String> {
 
 fn dpctl_show(switch: &Switch, numbers: &Numbers, arguments: &[String]) -> Answer {
     numbers.refresh(switch);
-    let statistics = arguments
-        .iter()
-        .any(|word| word == "-s" || word == "--statistics");
-    let names: Vec<&String> = arguments
-        .iter()
-        .filter(|word| !word.starts_with('-'))
-        .collect();
+    let Arguments {
+        statistics,
+        words: names,
+        ..
+    } = Arguments::read(arguments)?;
     let mut chosen = Vec::new();
-    for name in &names {
+    for name in names {
         let program = &switch.shell.options.program;
         chosen.push(find(switch, name).ok_or_else(|| {
             format!("{program}: opening datapath {name} failed (No such device)")
@@ -416,30 +415,138 @@ fn scaled(bytes: Option<&u64>) -> String {
     }
 }
 
-/// Lists no flows, because none is cached; wrong arguments are errors all the same.
-fn dpctl_dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
-    checked(switch, arguments).map(|()| String::new())
+/// Lists no flows, because none is cached; wrong arguments are errors all the same. As in Open
+/// vSwitch, what chooses flows is read from the end, each kind once.
+fn dpctl_dump_flows(switch: &Switch, numbers: &Numbers, arguments: &[String]) -> Answer {
+    let program = &switch.shell.options.program;
+    let mut words = Arguments::read(arguments)?.words;
+    let (mut filter, mut kinds) = (None, None);
+    while let Some((last, rest)) = words.split_last() {
+        if let (None, Some(text)) = (filter, last.strip_prefix("filter=")) {
+            filter = Some(text);
+        } else if let (None, Some(text)) = (kinds, last.strip_prefix("type=")) {
+            kinds = Some(text);
+        } else if let Some(text) = last.strip_prefix("pmd=") {
+            // It refuses what is no number without a word.
+            let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+            if !digits.starts_with(|letter: char| letter.is_ascii_digit()) {
+                return Err(String::new());
+            }
+        } else {
+            break;
+        }
+        words = rest;
+    }
+    let datapath_type = opened(switch, words, 1)?;
+    if let Some(text) = filter {
+        numbers.refresh(switch);
+        let port = |name: &str| {
+            let bridges = bridges_of(switch, &datapath_type);
+            bridges.iter().find_map(|bridge| {
+                let ports = bridge.ports.borrow();
+                let named = |port: &&Port| port.config.interface_name == name;
+                numbers.of(ports.values().find(named)?)
+            })
+        };
+        openflow::parse::packet(text, &port)
+            .map_err(|error| format!("{program}: Failed to parse filter ({error})"))?;
+    }
+    const KINDS: [&str; 7] = [
+        "ovs",
+        "tc",
+        "dpdk",
+        "offloaded",
+        "non-offloaded",
+        "partially-offloaded",
+        "all",
+    ];
+    let kinds = kinds
+        .into_iter()
+        .flat_map(|list| list.split_terminator(','));
+    match kinds.into_iter().find(|kind| !KINDS.contains(kind)) {
+        Some(kind) => Err(format!(
+            "{program}: Failed to parse type ({kind}) (Invalid argument)"
+        )),
+        None => Ok(String::new()),
+    }
 }
 
-/// Checks that the arguments of a `dpctl` command name a datapath, or that there is only one.
-pub(super) fn checked(switch: &Switch, arguments: &[String]) -> Result<(), String> {
-    let program = &switch.shell.options.program;
-    let name = arguments
-        .iter()
-        .find(|word| !word.starts_with('-') && !word.contains('='));
-    let types = types(switch);
-    match name {
-        Some(name) if find(switch, name).is_none() => {
-            Err(format!("{program}: datapath not found (Invalid argument)"))
+/// What a `dpctl` command is given: options, and the words behind them.
+#[derive(Clone, Copy)]
+pub(super) struct Arguments<'w> {
+    /// `-m`.
+    pub more: bool,
+    /// `-s`.
+    pub statistics: bool,
+    pub words: &'w [String],
+}
+
+impl Arguments<'_> {
+    /// Reads options as Open vSwitch does: those of any `dpctl` command, in front of its words.
+    pub fn read(words: &[String]) -> Result<Arguments<'_>, String> {
+        const WITHOUT_EFFECT: [&str; 5] = [
+            "--clear",
+            "--may-create",
+            "--read-only",
+            "--names",
+            "--no-names",
+        ];
+        let mut given = Arguments {
+            more: false,
+            statistics: false,
+            words,
+        };
+        while let Some((word, rest)) = given.words.split_first() {
+            match word.as_str() {
+                "--more" => given.more = true,
+                "--statistics" => given.statistics = true,
+                long if WITHOUT_EFFECT.contains(&long) => {}
+                long if long.starts_with("--") => {
+                    return Err(format!("Unrecognized option {long}"));
+                }
+                short if short.len() > 1 && short.starts_with('-') => {
+                    for letter in short[1..].chars() {
+                        match letter {
+                            'm' => given.more = true,
+                            's' => given.statistics = true,
+                            _ => return Err(format!("Unrecognized option -{letter}")),
+                        }
+                    }
+                }
+                _ => break,
+            }
+            given.words = rest;
         }
-        None if types.len() > 1 => Err(format!(
-            "{program}: multiple datapaths, specify one\n{program}: datapath not found (Invalid argument)"
-        )),
-        None if types.is_empty() => Err(format!(
-            "{program}: no datapaths exist\n{program}: datapath not found (Invalid argument)"
-        )),
-        _ => Ok(()),
+        Ok(given)
     }
+}
+
+/// Returns whether the first of a command's words names a datapath.
+pub(super) fn begins_with_name(switch: &Switch, words: &[String]) -> bool {
+    words
+        .first()
+        .is_some_and(|name| find(switch, name).is_some())
+}
+
+/// Returns the type of the datapath that a command is about: the one that its first word names, or
+/// the only one there is. With as many words as the command takes at `most`, the first one must
+/// name it.
+pub(super) fn opened(switch: &Switch, words: &[String], most: usize) -> Result<String, String> {
+    let program = &switch.shell.options.program;
+    if let Some(named) = words.first().and_then(|name| find(switch, name)) {
+        return Ok(named);
+    }
+    let why = match types(switch) {
+        _ if words.len() == most => String::new(),
+        types if types.len() > 1 => format!("{program}: multiple datapaths, specify one\n"),
+        types => match types.into_iter().next() {
+            Some(only) => return Ok(only),
+            None => format!("{program}: no datapaths exist\n"),
+        },
+    };
+    Err(format!(
+        "{why}{program}: datapath not found (Invalid argument)"
+    ))
 }
 
 fn upcall_show(switch: &Switch) -> String {

@@ -1,6 +1,7 @@
 //! `dpctl/ipf-*`: fragments that wait at `ct` for the rest of their datagrams, as in Open vSwitch.
 
 use super::connections::{invalid, no_datapath, refused};
+use super::datapaths::Arguments;
 use super::{Commands, datapaths};
 use crate::switch::Switch;
 
@@ -11,7 +12,7 @@ pub(super) fn register(commands: &Commands) {
     ] {
         let name = format!("dpctl/{name}");
         commands.answer(&name, "[dp] v4|v6", (1, 2), move |switch, words| {
-            let (words, _) = options(words)?;
+            let words = Arguments::read(words)?.words;
             // As in Open vSwitch, which does not look at a datapath's name here.
             let family = words.last().map(String::as_str);
             let wanted = "parameter missing: 'v4' for IPv4 or 'v6' for IPv6";
@@ -23,9 +24,9 @@ pub(super) fn register(commands: &Commands) {
     }
     let usage = "[dp] v4|v6 minfragment";
     commands.answer("dpctl/ipf-set-min-frag", usage, (2, 3), |switch, words| {
-        let (words, _) = options(words)?;
+        let words = Arguments::read(words)?.words;
         let (names, [family, bytes]) = words.split_last_chunk().ok_or("minfragment missing")?;
-        datapaths::checked(switch, names)?;
+        datapaths::opened(switch, names, 1)?;
         let wanted = "parameter missing: v4 for IPv4 or v6 for IPv6";
         let v6 = v6(Some(family)).ok_or_else(|| invalid(switch, wanted))?;
         let wanted = "parameter missing for minimum fragment size";
@@ -42,9 +43,9 @@ pub(super) fn register(commands: &Commands) {
         usage,
         (1, 2),
         |switch, words| {
-            let (words, _) = options(words)?;
+            let words = Arguments::read(words)?.words;
             let (most, names) = words.split_last().ok_or("maxfrags missing")?;
-            datapaths::checked(switch, names)?;
+            datapaths::opened(switch, names, 1)?;
             let wanted = "parameter missing for maximum fragments";
             let most = number(most).ok_or_else(|| invalid(switch, wanted))?;
             let set = switch.with_datapath(|datapath| datapath.set_most_fragments(most));
@@ -57,8 +58,8 @@ pub(super) fn register(commands: &Commands) {
 }
 
 fn status(switch: &Switch, words: &[String]) -> super::Answer {
-    let (names, more) = options(words)?;
-    datapaths::checked(switch, &names)?;
+    let Arguments { more, words, .. } = Arguments::read(words)?;
+    datapaths::opened(switch, words, 1)?;
     let text = switch.with_datapath(|datapath| {
         let mut text = datapath.fragments().text();
         if more {
@@ -68,23 +69,6 @@ fn status(switch: &Switch, words: &[String]) -> super::Answer {
         text
     });
     text.map_err(|_| no_datapath(switch))
-}
-
-/// Takes options off a command's words; returns whether `-m` is among them.
-fn options(words: &[String]) -> Result<(Vec<String>, bool), String> {
-    let is_option = |word: &&String| word.starts_with('-');
-    let is_more = |word: &&String| matches!(word.as_str(), "-m" | "--more");
-    match words.iter().filter(is_option).find(|word| !is_more(word)) {
-        Some(unknown) => Err(format!("Unrecognized option {unknown}")),
-        None => Ok((
-            words
-                .iter()
-                .filter(|word| !is_option(word))
-                .cloned()
-                .collect(),
-            words.iter().any(|word| is_more(&word)),
-        )),
-    }
 }
 
 fn v6(family: Option<&str>) -> Option<bool> {
