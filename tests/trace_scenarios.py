@@ -158,6 +158,11 @@ CALLS = tuple(("br0", packet) for packet in PACKETS) + (
     ("br0", "in_port=1,udp,nw_src=1.1.1.1,nw_ttl=64", "--names"),
     ("br0", "in_port=1,udp,nw_src=1.1.1.20,nw_ttl=64", "-generate"),
     ("br1", "in_port=1,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02"),
+    # No port.
+    ("br0", "udp,nw_src=1.1.1.1,nw_ttl=64"),
+    ("br0", "in_port=0,udp,nw_src=1.1.1.1,nw_ttl=64"),
+    ("br0", "in_port=ANY,udp,nw_src=1.1.1.20,nw_ttl=64"),
+    ("br1", "in_port=0,dl_src=02:00:00:00:00:03,dl_dst=02:00:00:00:00:02"),
     ("br0", "in_port=1", "0200000000020200000000010800450000140000000040110000010101130a000001"),
     (
         (

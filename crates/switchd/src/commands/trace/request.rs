@@ -260,13 +260,15 @@ fn datapath_port(
     Err(format!("no OpenFlow port for datapath port {named}"))
 }
 
-/// Makes a key of a flow's match; without `in_port` it has no ingress port.
+/// Makes a key of a flow's match; without `in_port`, or with `in_port=0`, it has no ingress port.
 fn key_of(matching: &Match) -> FlowKey {
     let mut key = FlowKey::ZERO;
-    key.set_u32(at::IN_PORT, port::ANY);
     for word in matching.words() {
         let place = &mut key.words[usize::from(word.word)];
         *place = *place & !word.mask | word.value;
+    }
+    if key.u32(at::IN_PORT) == 0 {
+        key.set_u32(at::IN_PORT, port::ANY);
     }
     key
 }
