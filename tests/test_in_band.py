@@ -386,6 +386,50 @@ def dhcp_replies_reach_the_local_port(lab):
     equal(sent(offer), [[], []], "without in-band control")
 
 
+# Actions, and how often the local port gets a DHCP reply: here, and from Open vSwitch, which sends it
+# there at the end of each pass that has not.
+HELD = {
+    "controller(pause),2": (1, 2),
+    "controller(pause),local,2": (1, 2),
+    "controller(pause),2,local": (1, 2),
+    "controller(pause),controller(pause),2": (1, 3),
+    # Nobody keeps that it was sent there before the pause.
+    "local,controller(pause),2": (2, 2),
+    "local,controller(pause),2,local": (2, 2),
+}
+
+
+@test()
+def dhcp_replies_that_a_controller_holds(lab):
+    """A reply that waits for a controller (`controller(pause)`) reaches the local port when it goes
+    on, even if it was sent there before."""
+    switch, _ = opened(lab)
+    first, second = switch.raw_hosts()
+    local = switch.namespace.raw("br0")
+    switch.vsctl("set-controller", "br0", "tcp:10.1.1.1")
+    becomes(lambda: len(hidden(switch)) >= 7, True, "hidden rules")
+    # It sends each continuation back.
+    lab.start(
+        ["ovs-ofctl", "monitor", "br0", "resume", "-P", "nxt_packet_in2"],
+        "resumes.out",
+        env=switch.env,
+    )
+
+    def reach(actions):
+        """How many of one reply reach the second host, and how many the local port."""
+        switch.flows(f"in_port=1,actions={actions}")
+        switch.appctl("revalidator/purge")
+        for end in (second, local):
+            end.drain()
+        first.send(dhcp(1))
+        arrived = second.receive(2, wanted=is_dhcp, until=1)
+        return len(arrived), len(local.receive(1, wanted=is_dhcp))
+
+    wait_for("continuations come back", lambda: reach("controller(pause),2")[0], 20)
+    for actions, counts in HELD.items():
+        equal(reach(actions), (1, counts[lab.is_ovs]), f"what the hosts get by {actions}")
+
+
 @test()
 def dhcp_replies_behind_tags(lab):
     """A DHCP reply behind tags of either type reaches the local port where as many are read."""
