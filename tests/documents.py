@@ -115,6 +115,12 @@ def complaints(text):
     return wrong
 
 
+def strict(text):
+    """A block as a shell has to be given it that stops at the first command which fails: to bash, a
+    command that fails because `!` stands before it is none."""
+    return re.sub(r"^(! (?:.*\\\n)*.*)$", r"{ \1\n} || exit 1", text, flags=re.M)
+
+
 def commands(block):
     """The commands of a block, one a line, without comments."""
     lines = re.sub(r"\\\n *", "", block.text).splitlines()

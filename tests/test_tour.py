@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 
-from documents import DOCUMENTS, blocks, commands, complaints, parse, text_of
+from documents import DOCUMENTS, blocks, commands, complaints, parse, strict, text_of
 from harness import ROOT, Skip, check, equal, run, test, wait_for
 
 # Printed ahead of each block's output; no document has it.
@@ -28,7 +28,7 @@ def tour(lab, path, seconds):
     run(["mount", "--bind", "/mnt", lab.directory])
     before = set(os.listdir("/tmp"))
     binaries = os.path.dirname(lab.switchd[0])
-    script = "".join(f"printf '{NEXT}'\n{block.text}" for block in parts).replace(
+    script = "".join(f"printf '{NEXT}'\n{strict(block.text)}" for block in parts).replace(
         "$PWD/target/release", binaries
     )
     # A shell that is not interactive has no %1 unless it is told to have jobs.
@@ -294,3 +294,13 @@ def blocks_without_a_test_are_found(lab):
         ["a b --c", "d '#1'x#y"],
         "commands",
     )
+    for text, status in (
+        ("! false # as it should be\ntrue\n", 0),
+        ("! true\ntrue\n", 1),
+        ("! test 1 = \\\n  1\ntrue\n", 1),
+        ("! test 1 = \\\n  2\ntrue\n", 0),
+        ("if ! true; then\n  false\nfi\ntrue\n", 0),
+        ("false\ntrue\n", 1),
+    ):
+        done = run(["bash", "-c", "set -e\n" + strict(text)], ok=False)
+        equal((done.returncode, done.stderr), (status, ""), f"what the tour makes of {text!r}")
