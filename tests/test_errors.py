@@ -4,7 +4,7 @@ says it; and what follows from outside changes."""
 import re
 import time
 
-from harness import Switch, becomes, check, equal, ethernet, test, wait_for
+from harness import Skip, Switch, becomes, check, equal, ethernet, test, wait_for
 
 
 def problem(switch, name):
@@ -184,6 +184,97 @@ def what_is_ignored_stands_in_the_database(lab):
         ["", "", ""],
         "what is said when all is right",
     )
+
+
+@test(timeout=60)
+def mistakes_are_told_by_name_and_place(lab):
+    """Keys that look like others, and what is wrong with mirrors and controllers, whose rows have no
+    place for it, with monitors, QoS and certificates."""
+    switch = lab.switch(options=["--enable-dummy"])
+    switch.bridge()
+    switch.port("p1", "type=dummy")
+    if switch.is_ovs:
+        raise Skip("Open vSwitch says nothing of this, or in its log alone")
+
+    def told(table, record, *texts):
+        got = switch.get(table, record, "status").get("sluice_problems", "")
+        for text in texts:
+            check(text in got, f"{text}:", got)
+
+    def changed(*words):
+        """Changes something, and returns what the log says then."""
+        before = len(switch.log())
+        switch.vsctl(*words)
+        return switch.log()[before:]
+
+    mirror = ["--id=@m", "create", "Mirror", "name=m1"]
+    changed("--", *mirror, "--", "set", "Bridge", "br0", "mirrors=@m")
+    told("Bridge", "br0", "mirror m1 output_port: bridge br0: does not specify output")
+    changed("clear", "Bridge", "br0", "mirrors")
+    controllers = "nonsense:1:2", "tcp:127.0.0.1:1"
+    changed("set-controller", "br0", *controllers)
+    told(
+        "Bridge",
+        "br0",
+        'controller nonsense:1:2 target: bridge br0: unsupported controller "nonsense',
+    )
+    right = 'target="tcp:127.0.0.1:1"'
+    row = switch.vsctl("--bare", "--columns=_uuid", "find", "Controller", right)
+    changed("set", "Controller", row, "other_config:dcsp=3", "local_ip=x")
+    told("Bridge", "br0", "127.0.0.1:1 other_config:dcsp: there is no such key", "1 local_ip: ")
+    changed("del-controller", "br0")
+    equal(switch.get("Bridge", "br0", "status"), {}, "the bridge's status when all is right")
+
+    changed(
+        "set",
+        "Bridge",
+        "br0",
+        "other_config:mac_ageing-time=60",
+        "auto_attach=@a",
+        "--",
+        "--id=@a",
+        "create",
+        "AutoAttach",
+        "system_name=x",
+        "system_description=y",
+    )
+    told(
+        "Bridge",
+        "br0",
+        "mac_ageing-time: there is no such key, ignoring it (mac-aging-time exists)",
+    )
+    told("Bridge", "br0", "auto_attach: not supported yet")
+    changed("set", "Port", "p1", "lacp=active", "other_config:priorty-tags=true")
+    told("Port", "p1", "lacp: not supported yet", "priorty-tags: there is no such key")
+    changed("set", "Interface", "p1", "bfd:enabled=true", "other_config:pmd-rxq-afinity=0:0")
+    told("Interface", "p1", "bfd:enabled: there is no such key", "(pmd-rxq-affinity exists)")
+    log = changed("set", "Open_vSwitch", ".", "other_config:pmd-cpu-msk=1", "other_config:mine=1")
+    check("pmd-cpu-msk: there is no such key, ignoring it (pmd-cpu-mask exists)" in log, log)
+    check("other_config:mine" not in log, "somebody else's key:", log)
+
+    # Of two rates, the one that is wrong.
+    large = str(2**63)
+    qos = ["--id=@q", "create", "QoS", "type=linux-htb", "queues:1=@one", "--", "--id=@one"]
+    changed(
+        "set",
+        "Port",
+        "p1",
+        "qos=@q",
+        "--",
+        *qos,
+        "create",
+        "Queue",
+        f"other-config:min-rate={large}",
+    )
+    error = switch.get("Interface", "p1", "error")
+    check(error.startswith(f"QoS linux-htb: queue 1: min-rate: {large} bit/s is not a rate"), error)
+    log = changed("set-ssl", "/nowhere/key", "/nowhere/certificate", "/nowhere/ca")
+    for text in (
+        "private key /nowhere/key",
+        "certificate /nowhere/certificate",
+        "CA certificate /",
+    ):
+        check(f"stream_ssl|ERR|ssl: {text}" in log, f"{text}:", log)
 
 
 @test(timeout=60)

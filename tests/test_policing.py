@@ -380,8 +380,9 @@ def mistakes_are_said_and_change_nothing(lab):
         if same:
             equal(switch.appctl("qos/show", "p2"), before, "what is in force")
 
-    refused("gold", "there is no such type")
-    refused("linux-sfq", "this type is not supported")
+    types = "there are linux-htb, linux-hfsc, linux-noop, egress-policer, trtcm-policer"
+    refused("gold", f'type "gold" does not exist; {types}')
+    refused("linux-sfq", f'type "linux-sfq" is not supported yet; {types}')
     refused("egress-policer", "cir is missing: nothing would pass", ["cbs=1000"])
     refused("egress-policer", 'cir: "-5" is not a whole number from 0 on', ["cir=-5", "cbs=1000"])
     refused(

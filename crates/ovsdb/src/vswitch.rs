@@ -52,6 +52,7 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
             "other_config",
             "flood_vlans",
             "flow_tables",
+            "auto_attach",
             "netflow",
             "sflow",
             "ipfix",
@@ -544,7 +545,7 @@ fn bridge(replica: &Replica, uuid: Uuid, row: &Row) -> Bridge {
         other_config: row.map("other_config"),
         flood_vlans: row.set_int("flood_vlans").collect(),
         flow_tables: linked_map(replica, row, "flow_tables", "Flow_Table", flow_table),
-        exporters: ["netflow", "sflow", "ipfix"]
+        exporters: ["netflow", "sflow", "ipfix", "auto_attach"]
             .into_iter()
             .filter(|column| row.optional_uuid(column).is_some())
             .collect(),

@@ -6,6 +6,24 @@ use bfd::session::{MOST_INTERVAL_MS, Settings};
 use ovsdb::vswitch;
 use std::net::Ipv4Addr;
 
+/// The keys.
+const KEYS: [&str; 14] = [
+    "enable",
+    "min_rx",
+    "min_tx",
+    "decay_min_rx",
+    "forwarding_if_rx",
+    "cpath_down",
+    "check_tnl_key",
+    "bfd_local_src_mac",
+    "bfd_local_dst_mac",
+    "bfd_remote_dst_mac",
+    "bfd_src_ip",
+    "bfd_dst_ip",
+    "mult",
+    "oam",
+];
+
 /// Reads the column. None: the interface is not monitored.
 pub fn read(interface: &vswitch::Interface, problems: &mut Problems) -> Option<Settings> {
     let mut options = Options::new(
@@ -15,6 +33,7 @@ pub fn read(interface: &vswitch::Interface, problems: &mut Problems) -> Option<S
         &interface.bfd,
         problems,
     );
+    options.unknown(&KEYS);
     if !options.boolean("enable", false) {
         return None;
     }
@@ -112,6 +131,9 @@ mod tests {
     fn without_enable_there_is_none() {
         assert_eq!(of(&[]), (None, vec![]));
         assert_eq!(of(&[("min_rx", "0")]), (None, vec![]));
+        let (settings, told) = of(&[("enabled", "true")]);
+        assert_eq!((settings, told.len()), (None, 1));
+        assert!(told[0].starts_with("interface p1 bfd:enabled: there is no such key"));
         let defaults = (Some(Settings::default()), vec![]);
         assert_eq!(of(&[("enable", "TRUE")]), defaults);
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use ovsdb::{Uuid, vswitch};
 
-use super::problem::{Problems, Severity};
+use super::problem::{Options, Problems, Severity};
 
 /// IP configuration for the local port of a bridge with in-band control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +182,8 @@ fn controller(
 }
 
 fn dscp(row: &vswitch::Controller, problems: &mut Problems) -> u8 {
+    let map = &row.other_config;
+    Options::new("Controller", &row.target, "other_config", map, problems).unknown(&["dscp"]);
     let Some(text) = row.other_config.get("dscp") else {
         return DEFAULT_DSCP;
     };

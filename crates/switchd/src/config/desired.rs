@@ -404,7 +404,9 @@ impl Reader<'_> {
             queue_size: settings.controller_queue_size,
             rundir: &self.abilities.rundir,
         };
+        let known = self.problems.0.len();
         let controllers = controller::read(&row.controllers, defaults, self.problems);
+        self.problems.tell_bridge(known, &row.name);
         if !ports.contains_key(&row.name) {
             if !controllers.is_empty() {
                 let message = format!("no port named {}, synthesizing one", row.name);
@@ -415,7 +417,9 @@ impl Reader<'_> {
                 .or_insert_with(|| row.name.clone());
             ports.insert(row.name.clone(), port::synthetic(surroundings));
         }
+        let known = self.problems.0.len();
         let mirrors = mirror::read(&row.mirrors, &row.name, &interface_names, self.problems);
+        self.problems.tell_bridge(known, &row.name);
         Bridge {
             settings,
             ports,
@@ -455,7 +459,9 @@ impl Reader<'_> {
             &row.other_config,
             self.problems,
         );
-        options.not_supported(&["stp-", "rstp-", "mcast-snooping-"], &SPANNING_TREE_KEYS);
+        let families = ["stp-", "rstp-", "mcast-snooping-"];
+        options.not_supported(&families, &SPANNING_TREE_KEYS);
+        options.misspelt(&families, &[&KEYS, &SPANNING_TREE_KEYS]);
         let disable_in_band = options.boolean("disable-in-band", false);
         Settings {
             uuid: row.uuid,
@@ -609,6 +615,21 @@ fn datapath_type(row: &vswitch::Bridge) -> &str {
         kind => kind,
     }
 }
+
+/// Other keys of bridges.
+const KEYS: [&str; 11] = [
+    "controller-queue-size",
+    "datapath-id",
+    "disable-in-band",
+    "dp-desc",
+    "dp-sn",
+    "forward-bpdu",
+    "hwaddr",
+    "in-band-queue",
+    "mac-aging-time",
+    "mac-table-size",
+    "sluice-fcf-layout",
+];
 
 /// Bridge keys of missing features (spanning trees): whoever sets them relies on the feature.
 const SPANNING_TREE_KEYS: [&str; 15] = [

@@ -129,11 +129,48 @@ const WITHOUT_EFFECT: &[&str] = &[
     "vhost-postcopy-support",
 ];
 
+/// The other keys.
+const KEYS: &[&str] = &[
+    "bundle-idle-timeout",
+    "dpdk-alloc-mem",
+    "dpdk-extra",
+    "dpdk-hugepage-dir",
+    "dpdk-init",
+    "dpdk-lcore-mask",
+    "dpdk-socket-limit",
+    "dpdk-socket-mem",
+    "enable-statistics",
+    "flow-limit",
+    "flow-restore-wait",
+    "max-idle",
+    "max-revalidator",
+    "pmd-auto-lb",
+    "pmd-auto-lb-improvement-threshold",
+    "pmd-auto-lb-load-threshold",
+    "pmd-auto-lb-rebal-interval",
+    "pmd-cpu-mask",
+    "pmd-rxq-assign",
+    "pmd-rxq-isolate",
+    "sluice-metrics",
+    "sluice-predict",
+    "sluice-rule-limit",
+    "sluice-steering",
+    "stats-update-interval",
+    "vhost-sock-dir",
+    "vlan-limit",
+    // For Open vSwitch's IPsec daemon.
+    "ca_cert",
+    "certificate",
+    "ipsec_skb_mark",
+    "private_key",
+];
+
 /// Reads the options. `cpus` are those that exist; if it is empty any number is accepted.
 pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
     let mut options = Options::new("Open_vSwitch", "", "other_config", map, problems);
     let dpdk = dpdk(&mut options);
     options.do_nothing(WITHOUT_EFFECT);
+    options.misspelt(&["sluice-steer"], &[KEYS, WITHOUT_EFFECT]);
     let assignment = assignment(&mut options);
     Global {
         dpdk,
@@ -270,8 +307,8 @@ fn dpdk(options: &mut Options<'_>) -> Dpdk {
         lcore_mask: checked(
             options,
             "dpdk-lcore-mask",
-            "a hexadecimal CPU mask",
-            |text| parse_mask(text).is_some(),
+            "a hexadecimal mask of some CPU",
+            |text| parse_mask(text).is_some_and(|cpus| !cpus.is_empty()),
         ),
         socket_mem: checked(
             options,
@@ -288,7 +325,9 @@ fn dpdk(options: &mut Options<'_>) -> Dpdk {
         alloc_mem: options
             .optional_integer("dpdk-alloc-mem", 0..=i64::from(i32::MAX))
             .map(|mb| mb as u32),
-        hugepage_dir: options.string("dpdk-hugepage-dir"),
+        hugepage_dir: checked(options, "dpdk-hugepage-dir", "an absolute path", |text| {
+            text.starts_with('/')
+        }),
         extra: options.string("dpdk-extra"),
         vhost_sock_dir: checked(
             options,

@@ -228,6 +228,25 @@ pub fn usable_number(number: i64) -> Option<u16> {
         .filter(|number| (1..ofport::END).contains(number))
 }
 
+/// Other keys of ports: those of Open vSwitch, most of them for bonds, of which none is there.
+const KEYS: [&str; 15] = [
+    "all-members-active",
+    "bond-detect-mode",
+    "bond-hash-basis",
+    "bond-miimon-interval",
+    "bond-primary",
+    "bond-rebalance-interval",
+    "lacp-fallback-ab",
+    "lacp-system-id",
+    "lacp-system-priority",
+    "lacp-time",
+    "lb-output-action",
+    "mcast-snooping-flood",
+    "mcast-snooping-flood-reports",
+    "priority-tags",
+    "qinq-ethtype",
+];
+
 /// Port keys of missing features (spanning trees).
 const SPANNING_TREE_KEYS: [&str; 12] = [
     "stp-enable",
@@ -296,7 +315,12 @@ fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
         ("always", PriorityTags::Always),
     ];
     let priority_tags = options.choice("priority-tags", &words, PriorityTags::Never);
-    options.not_supported(&["stp-", "rstp-"], &SPANNING_TREE_KEYS);
+    let families = ["stp-", "rstp-"];
+    options.not_supported(&families, &SPANNING_TREE_KEYS);
+    options.misspelt(&families, &[&KEYS, &SPANNING_TREE_KEYS]);
+    if port.lacp.as_deref().is_some_and(|mode| mode != "off") {
+        problems.add("Port", &port.name, "lacp", "not supported yet, ignoring it");
+    }
     Ok(Vlan::new(mode, tag, trunks, priority_tags))
 }
 
@@ -315,6 +339,17 @@ fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: 
         problems,
     )
     .do_nothing(&["emc-enable"]);
+    Options::new(
+        "Interface",
+        name,
+        "other_config",
+        &interface.other_config,
+        problems,
+    )
+    .misspelt(
+        &[],
+        &[&["emc-enable", "pmd-rxq-affinity", "sluice-fcf-underlay"]],
+    );
 }
 
 /// Reads `pmd-rxq-affinity`: QUEUE:CORE pairs separated by commas; the last one counts for a queue

@@ -31,6 +31,8 @@ pub struct Problem {
     pub message: String,
     /// The log level.
     pub severity: Severity,
+    /// The bridge in whose row the problem is told, if rows of the table have no place for it.
+    pub bridge: Option<String>,
 }
 
 impl fmt::Display for Problem {
@@ -80,22 +82,34 @@ impl Problems {
             column,
             message,
             severity,
+            bridge: None,
         });
+    }
+
+    /// Has the problems behind the first `known` ones told in a bridge's row, too.
+    pub fn tell_bridge(&mut self, known: usize, bridge: &str) {
+        for problem in self.0.iter_mut().skip(known) {
+            problem.bridge = Some(bridge.to_owned());
+        }
     }
 
     /// Returns the texts for a table's rows in the database, by the rows' names: all problems of a
     /// row, [`TOLD`] bytes at most. Notes go to the log only.
     pub fn by_row(&self, table: &str) -> BTreeMap<&str, String> {
         let mut texts: BTreeMap<&str, String> = BTreeMap::new();
-        let warnings = |problem: &&Problem| {
-            problem.table == table && problem.severity != Severity::Note && !problem.row.is_empty()
-        };
-        for problem in self.0.iter().filter(warnings) {
-            let text = texts.entry(&problem.row).or_default();
+        for problem in (self.0.iter()).filter(|problem| problem.severity != Severity::Note) {
+            let (row, one) = match &problem.bridge {
+                _ if problem.table == table && !problem.row.is_empty() => (
+                    &problem.row,
+                    format!("{}: {}", problem.column, problem.message),
+                ),
+                Some(bridge) if table == "Bridge" => (bridge, problem.to_string()),
+                _ => continue,
+            };
+            let text = texts.entry(row).or_default();
             if text.ends_with(MORE) {
                 continue;
             }
-            let one = format!("{}: {}", problem.column, problem.message);
             if text.len() + one.len() + 2 + MORE.len() > TOLD {
                 text.push_str(MORE);
                 continue;
@@ -181,6 +195,38 @@ impl<'a> Options<'a> {
                 self.complain(key, "there is no such key, ignoring it");
             } else if !value.eq_ignore_ascii_case("false") {
                 self.complain(key, "not supported yet, ignoring it");
+            }
+        }
+    }
+
+    /// Warns of keys of a column that has no others than the `known` ones.
+    pub fn unknown(&mut self, known: &[&str]) {
+        let map = self.map;
+        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
+            let known = known.join(", ");
+            self.complain(
+                key,
+                format!("there is no such key, ignoring it; there are {known}"),
+            );
+        }
+    }
+
+    /// Warns of keys that are not among the `known` ones and look like one of them. Others may be
+    /// somebody else's. Keys of one of `families`, which begin like these, are looked at elsewhere.
+    pub fn misspelt(&mut self, families: &[&str], known: &[&[&str]]) {
+        let map = self.map;
+        let known = || known.iter().copied().flatten().copied();
+        for key in map.keys() {
+            let elsewhere = families.iter().any(|family| key.starts_with(family));
+            if elsewhere || known().any(|known| known == key) {
+                continue;
+            }
+            let alike = known().map(|known| (distance(key, known), known)).min();
+            if let Some((..=LIKE, meant)) = alike
+                && key.len() > 2 * LIKE
+            {
+                let message = format!("there is no such key, ignoring it ({meant} exists)");
+                self.complain(key, message);
             }
         }
     }
@@ -278,6 +324,30 @@ impl<'a> Options<'a> {
     }
 }
 
+/// Most letters that differ between a key and its misspelling.
+const LIKE: usize = 2;
+
+/// Returns how many letters have to be replaced, added or left out to make a key of another; `_` is
+/// as good as `-`.
+fn distance(one: &str, other: &str) -> usize {
+    let letters = |text: &str| -> Vec<char> { text.replace('_', "-").chars().collect() };
+    let (one, other) = (letters(one), letters(other));
+    if one.len().abs_diff(other.len()) > LIKE {
+        return usize::MAX;
+    }
+    // Of the beginnings of `other` from the empty one on, to the present beginning of `one`.
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.iter().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], index + 1);
+        for (at, wanted) in other.iter().enumerate() {
+            let replaced = corner + usize::from(letter != wanted);
+            corner = row[at + 1];
+            row[at + 1] = replaced.min(corner + 1).min(row[at] + 1);
+        }
+    }
+    row[other.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,6 +392,53 @@ mod tests {
             with("tried", |o| o.choice("k", &[("try", 1), ("true", 2)], 0)),
             (0, 1)
         );
+    }
+
+    #[test]
+    fn keys_that_look_like_others_are_misspelt() {
+        let told = |key: &str| {
+            let map = Strings::from([(key.to_owned(), "1".to_owned())]);
+            let mut problems = Problems::default();
+            Options::new("Bridge", "br0", "other_config", &map, &mut problems)
+                .misspelt(&["stp-"], &[&["mac-aging-time"], &["hwaddr", "dp-sn"]]);
+            problems.0.pop().map(|problem| problem.message)
+        };
+        for key in [
+            "mac-agin-time",
+            "mac_aging_time",
+            "mac-aging-timee",
+            "mac-agign-time",
+        ] {
+            let text = told(key).expect(key);
+            assert!(text.contains("mac-aging-time"), "{text}");
+        }
+        assert!(told("hwadr").expect("hwadr").contains("hwaddr"));
+        // What is right, somebody else's, too short to tell, or looked at elsewhere.
+        for key in [
+            "hwaddr",
+            "mac-aging",
+            "my-own-key",
+            "dp-s",
+            "stp-dp-sn",
+            "",
+            "\u{e4}",
+        ] {
+            assert_eq!(told(key), None, "{key}");
+        }
+        assert_eq!(distance("abc", "abc"), 0);
+        assert_eq!(distance("", "ab"), 2);
+        assert_eq!(distance("abcdef", "acdeff"), 2);
+    }
+
+    #[test]
+    fn problems_of_other_tables_are_told_by_the_bridge() {
+        let mut problems = Problems::default();
+        problems.add("Bridge", "br0", "a", "first");
+        problems.add("Mirror", "m", "output_port", "second");
+        problems.tell_bridge(1, "br0");
+        let text = &problems.by_row("Bridge")["br0"];
+        assert_eq!(text, "a: first; mirror m output_port: second");
+        assert!(problems.by_row("Port").is_empty());
     }
 
     #[test]

@@ -168,9 +168,15 @@ fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, Str
             })
         }
         "linux-sfq" | "linux-codel" | "linux-fq_codel" | "linux-netem" => {
-            Err("this type is not supported".into())
+            let types = TYPES.join(", ");
+            Err(format!(
+                "type \"{kind}\" is not supported yet; there are {types}"
+            ))
         }
-        _ => Err("there is no such type".into()),
+        _ => {
+            let types = TYPES.join(", ");
+            Err(format!("type \"{kind}\" does not exist; there are {types}"))
+        }
     }
 }
 

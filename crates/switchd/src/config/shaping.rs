@@ -73,9 +73,21 @@ fn burst(options: &Strings, key: &str, rate: u64) -> Result<u64, String> {
     Ok(number(options, key)?.map_or(otherwise, |burst| burst.max(FRAME)))
 }
 
+/// Reads a rate of at least `least`; none where the key is missing.
+fn rate(options: &Strings, key: &str, least: u64) -> Result<Option<u64>, String> {
+    match number(options, key)? {
+        Some(rate) if !(least..=spec::MAX_RATE).contains(&rate) => Err(format!(
+            "{key}: {rate} bit/s is not a rate between {least} and {} bit/s",
+            spec::MAX_RATE
+        )),
+        rate => Ok(rate),
+    }
+}
+
 fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String> {
-    let min_rate = number(options, "min-rate")?.unwrap_or(0);
-    let max_rate = number(options, "max-rate")?.unwrap_or(port_rate.max(min_rate));
+    let min_rate = rate(options, "min-rate", 0)?.unwrap_or(0);
+    let max_rate = rate(options, "max-rate", spec::MIN_RATE)?;
+    let max_rate = max_rate.unwrap_or(port_rate.max(min_rate));
     let bound = small(
         options,
         "max-latency-us",
@@ -106,7 +118,7 @@ fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String
 
 fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     let options = &qos.other_config;
-    let rate = number(options, "max-rate")?.unwrap_or(DEFAULT_RATE);
+    let rate = rate(options, "max-rate", spec::MIN_RATE)?.unwrap_or(DEFAULT_RATE);
     let mut port = PortSpec::new(rate);
     port.burst = burst(options, "burst", rate)?;
     port.overhead = small(options, "overhead", spec::MAX_OVERHEAD as u32)?.unwrap_or(0) as i32;
@@ -178,12 +190,12 @@ fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u
         }
     }
     for (name, number_of) in &numbers {
-        let read = |what: &str| number(options, &format!("tenant-{name}-{what}"));
+        let read = |what: &str, least| rate(options, &format!("tenant-{name}-{what}"), least);
         let own = guaranteed.get(number_of).copied().unwrap_or(0);
-        let max_rate = read("max-rate")?.unwrap_or(port.max_rate);
+        let max_rate = read("max-rate", spec::MIN_RATE)?.unwrap_or(port.max_rate);
         port.tenants.push(TenantSpec {
             number: *number_of,
-            min_rate: read("min-rate")?.unwrap_or(own),
+            min_rate: read("min-rate", 0)?.unwrap_or(own),
             max_rate,
             burst: burst(options, &format!("tenant-{name}-burst"), max_rate)?,
         });

@@ -296,6 +296,24 @@ impl Switch {
                 .or_else(|| Some(ssl.certificate.clone().into()));
             files.ca_cert = files.ca_cert.or_else(|| Some(ssl.ca_cert.clone().into()));
             files.bootstrap |= ssl.bootstrap_ca_cert;
+            // Connections may be long in coming, and those that come in tell nobody but the log.
+            let named = [
+                ("private key", &files.private_key),
+                ("certificate", &files.certificate),
+                ("CA certificate", &files.ca_cert),
+            ];
+            for (what, file) in named {
+                let Some(file) = file else { continue };
+                match std::fs::metadata(file) {
+                    // It comes with the first connection.
+                    Err(_) if what == "CA certificate" && files.bootstrap => {}
+                    Err(error) => {
+                        let file = file.display();
+                        tracing::error!(target: "stream_ssl", "ssl: {what} {file}: {error}");
+                    }
+                    Ok(_) => {}
+                }
+            }
         }
         self.shell.tls.set_files(files);
     }

@@ -164,12 +164,12 @@ fn shapes_that_cannot_be_are_refused() {
         (
             &[("max-rate", "0")],
             &[],
-            "port: 0 bit/s is not a rate between 8000 and 400000000000 bit/s",
+            "max-rate: 0 bit/s is not a rate between 8000 and 400000000000 bit/s",
         ),
         (
             &[("max-rate", "99999999999999")],
             &[],
-            "port: 99999999999999 bit/s is not a rate between 8000 and 400000000000 bit/s",
+            "max-rate: 99999999999999 bit/s is not a rate between 8000 and 400000000000 bit/s",
         ),
         (
             &[("max-rate", "1000000")],
@@ -189,7 +189,17 @@ fn shapes_that_cannot_be_are_refused() {
         (
             &[],
             &[("max-rate", "0")],
-            "queue 1: 0 bit/s is not a rate between 8000 and 400000000000 bit/s",
+            "queue 1: max-rate: 0 bit/s is not a rate between 8000 and 400000000000 bit/s",
+        ),
+        (
+            &[],
+            &[("min-rate", "9223372036854775808")],
+            "queue 1: min-rate: 9223372036854775808 bit/s is not a rate between 0 and 400000000000 bit/s",
+        ),
+        (
+            &[("tenant-a-max-rate", "7")],
+            &[],
+            "tenant-a-max-rate: 7 bit/s is not a rate between 8000 and 400000000000 bit/s",
         ),
         (
             &[],
@@ -259,10 +269,15 @@ fn types_and_keys_that_are_unknown_are_named() {
         read_one("", &[("max-rate", "x")], &[]),
         (Qos::default(), vec![])
     );
-    assert_eq!(refused("gold", &[], &[]), "there is no such type");
+    assert_eq!(
+        refused("gold", &[], &[]),
+        "type \"gold\" does not exist; \
+         there are linux-htb, linux-hfsc, linux-noop, egress-policer, trtcm-policer"
+    );
     assert_eq!(
         refused("linux-netem", &[], &[]),
-        "this type is not supported"
+        "type \"linux-netem\" is not supported yet; \
+         there are linux-htb, linux-hfsc, linux-noop, egress-policer, trtcm-policer"
     );
     let (qos, problems) = read_one("linux-htb", &[("colour", "red")], &[(0, &[("size", "1")])]);
     assert!(matches!(qos.shape, Shape::Queues(_)));
