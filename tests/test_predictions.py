@@ -397,7 +397,7 @@ def mistakes_are_named(lab):
     )
     equal(
         refused("table=1,actions=drop\n"),
-        "sluice: table 0 has no rules: no packet would meet any",
+        "sluice: -: table 0 has no rules: no packet would meet any",
         "nothing to meet",
     )
     equal(

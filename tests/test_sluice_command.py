@@ -1,6 +1,7 @@
 """`sluice up`, `down`, `restart`, `save` and `restore`: a switch in a directory of its own, by
 somebody who knows only these; and `sluice top`."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -178,6 +179,134 @@ def shells_are_told_where_the_switch_is(lab):
         check(
             "NET_ADMIN" in nobody.stderr and "sluice up DIRECTORY" in nobody.stderr, nobody.stderr
         )
+    finally:
+        user.shell('sluice down "$D"', ok=False)
+
+
+@test(timeout=120)
+def what_is_in_the_way_is_named(lab):
+    """Several commands at once, a switch or database that does not answer, somebody else's switch,
+    settings that are not taken, and words that mean nothing."""
+    user = User(lab)
+    nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all"
+    try:
+        # The second one waits for the first, and finds its switch.
+        both = user.shell(
+            '(sluice up "$D" 2>&1; echo "status $?") & (sluice up "$D" 2>&1; echo "status $?") & '
+            "wait"
+        ).stdout
+        equal(both.count("status 0"), 2, f"attempts at once that did well:\n{both}")
+        equal(both.count("sluiced runs already"), 1, f"attempts that found the other's:\n{both}")
+        # What is to be typed is as a shell wants it.
+        directory = "'" + user.directory.replace("'", r"'\''") + "'"
+        quoted = f"sluice save {directory}"
+        told = user.shell('sluice down "$D"').stderr
+        check(quoted in told, told)
+        told = user.shell('sluice up --set other_config:pmd-cpu-mask=zz "$D"').stderr
+        check('warning: other_config:pmd-cpu-mask: "zz" is not' in told, told)
+        # Whoever may not talk to it is not told that it works.
+        for place in (lab.directory, os.path.dirname(lab.directory)):
+            os.chmod(place, 0o755)
+        told = user.shell(f'{nobody} "$(command -v sluice)" up "$D"', ok=False)
+        check(told.returncode == 1 and "are you root?" in told.stderr, told.stderr)
+        check("NET_ADMIN" not in told.stderr, told.stderr)
+        for name, what in (("ovs-vswitchd", "the switch: "), ("ovsdb-server", "database: ")):
+            pid = user.pid(name)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                for words in ("up", "save", "restore", "restart"):
+                    told = user.shell(f'sluice {words} "$D"', ok=False)
+                    equal(told.returncode, 1, f"status of {words} beside a stopped {name}")
+                    equal(told.stdout, "false\n" if words == "up" else "", f"what {words} prints")
+                    check(
+                        what in told.stderr
+                        and "does not answer" in told.stderr
+                        and f"kill -9 {pid}" in told.stderr,
+                        f"{words} beside a stopped {name}:",
+                        told.stderr,
+                    )
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        user.shell(
+            'eval "$(sluice up "$D")"; ovs-vsctl add-br br0 -- set Bridge br0 '
+            'datapath_type=netdev; sluice save "$D"'
+        )
+        told = user.shell('sluice down "$D"; sluice up "$D"').stderr
+        check(f"sluice restore {directory}" in told, told)
+    finally:
+        user.shell('sluice down "$D"', ok=False)
+    # Wrong words fail under eval, too.
+    for words in ('""', '"$D" more', "--nonsense", "-x"):
+        failed = user.shell(f'eval "$(sluice up {words})"', ok=False)
+        equal(failed.returncode, 1, f"status of eval with sluice up {words}: {failed.stderr}")
+    equal(user.shell('eval "$(sluice up --version)" || true').stderr.count("false"), 0, "a version")
+    told = user.shell("sluice down /nowhere/at/all").stderr
+    equal(told, "No switch ran in /nowhere/at/all: there is no such directory.\n", "down, misspelt")
+
+
+@test(timeout=60)
+def a_long_name_is_no_obstacle(lab):
+    """A directory in which no socket's path fits an address: all commands work."""
+    user = User(lab)
+    user.directory = os.path.join(lab.directory, "long" * 30)
+    try:
+        user.shell(
+            'eval "$(sluice up "$D")" && ovs-vsctl add-br br0 -- set Bridge br0 '
+            'datapath_type=netdev && sluice save "$D" && sluice restart "$D" && '
+            "ovs-ofctl dump-flows br0"
+        )
+        check("br0" in user.shell('sluice top "$D"').stdout, "top does not show the bridge")
+    finally:
+        user.shell('sluice down "$D"', ok=False)
+
+
+@test(timeout=90)
+def a_full_disk_loses_no_rules(lab):
+    """`save` and `restart` fail where there is no room for the rules, whether for none or for a
+    part of them; the switch goes on, and what was saved before stays."""
+    user = User(lab)
+    os.mkdir(user.directory)
+    run(["mount", "-t", "tmpfs", "-o", "size=4M", "tmpfs", user.directory])
+    rules = "".join(
+        f"priority=1,ip,nw_dst=10.{n >> 8}.{n & 255}.1,actions=drop\n" for n in range(5000)
+    )
+    with open(f"{lab.directory}/rules", "w", encoding="ascii") as file:
+        file.write(rules)
+    fill = f"{user.directory}/fill"
+
+    def plain(told):
+        """What is told of rules without how they were added."""
+        return [rule.replace("reset_counts ", "") for rule in told[0]]
+
+    try:
+        user.shell(
+            'eval "$(sluice up "$D")" && ovs-vsctl add-br br0 -- set Bridge br0 '
+            f"datapath_type=netdev && ovs-ofctl add-flows br0 {lab.directory}/rules"
+        )
+        saved = user.rules()
+        user.shell(
+            'sluice save "$D" && eval "$(sluice up "$D")" && '
+            "ovs-ofctl add-flow br0 priority=2,arp,actions=drop"
+        )
+        before, pid = user.rules(), user.pid()
+        for left in (0, 64):
+            with open(fill, "wb", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+            with open(fill, "r+b") as file:
+                file.truncate(max(0, os.path.getsize(fill) - left * 1024))
+            for words in ("save", "restart"):
+                told = user.shell(f'sluice {words} "$D"', ok=False)
+                equal(
+                    told.returncode, 1, f"status of {words}, {left} KiB being left: {told.stderr}"
+                )
+                check("No space left" in told.stderr, told.stderr)
+            equal((user.rules(), user.pid()), (before, pid), f"the switch, {left} KiB being left")
+            os.unlink(fill)
+        user.shell('sluice restart "$D"')
+        equal(plain(user.rules()), plain(before), "rules after a restart with room")
+        user.shell('sluice restore "$D"')
+        equal(plain(user.rules()), plain(saved), "rules saved before there was no room")
     finally:
         user.shell('sluice down "$D"', ok=False)
 

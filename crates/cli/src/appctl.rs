@@ -79,8 +79,17 @@ pub fn socket_in(directory: &Path) -> Result<PathBuf> {
 fn connect_within(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    // The path must end with a zero. A longer one is reached by its directory's descriptor.
+    let mut directory = None;
+    let mut path = std::borrow::Cow::Borrowed(path);
+    if path.as_os_str().len() >= address.sun_path.len()
+        && let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+    {
+        let parent = directory.insert(std::fs::File::open(parent)?);
+        let short = format!("/proc/self/fd/{}", parent.as_raw_fd());
+        path = Path::new(&short).join(name).into();
+    }
     let bytes = path.as_os_str().as_bytes();
-    // The path must end with a zero.
     if bytes.len() >= address.sun_path.len() {
         let text = format!("a path of more than {} bytes", address.sun_path.len() - 1);
         return Err(io::Error::new(ErrorKind::InvalidInput, text));
@@ -159,6 +168,16 @@ impl Appctl {
             (Value::String(text), _) => bail!("{command}: {}", text.trim_end()),
             _ => bail!("{command}: the daemon's answer is not understood"),
         }
+    }
+
+    /// Asks a server of the same protocol, such as a database's, for any answer.
+    pub fn greet(&mut self) -> Result<()> {
+        self.next_id += 1;
+        let request = json!({"id": self.next_id, "method": "echo", "params": []});
+        self.stream
+            .write_all(request.to_string().as_bytes())
+            .map_err(explained)?;
+        self.read_reply(Instant::now() + PATIENCE).map(|_| ())
     }
 
     /// Reads one object; bytes behind it are kept for the next call.
@@ -329,6 +348,17 @@ mod tests {
         let long = Path::new("/").join("x".repeat(200));
         let error = format!("{:#}", Appctl::connect(&long).err().unwrap());
         assert!(error.contains("more than 107 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_in_a_long_directory_is_reached() {
+        let directory = tempfile::tempdir().unwrap();
+        let long = directory.path().join("x".repeat(200));
+        std::fs::create_dir(&long).unwrap();
+        let file = std::fs::File::open(&long).unwrap();
+        let short = format!("/proc/self/fd/{}/ctl", file.as_raw_fd());
+        let _listener = UnixListener::bind(short).unwrap();
+        assert!(Appctl::connect(&long.join("ctl")).is_ok());
     }
 
     #[test]

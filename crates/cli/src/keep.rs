@@ -5,8 +5,8 @@
 
 use crate::output::errln;
 use crate::up::{
-    DIRECTORY, SCHEMA, alive, check_own, check_readable, environment, start_database, start_switch,
-    stop,
+    DIRECTORY, SCHEMA, alive, alone_in, check_answers, check_own, check_readable, environment,
+    start_database, start_switch, stop,
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -94,6 +94,8 @@ pub fn restore(options: &KeepOptions) -> Result<()> {
 /// Runs the script with one command and the files, and prints what was done.
 fn keep(options: &KeepOptions, word: &str, done: &str) -> Result<()> {
     running(&options.directory)?;
+    let _alone = alone_in(&options.directory)?;
+    check_answers(&options.directory)?;
     let files = files(options)?;
     rules(word, &options.directory.canonicalize()?, &files)?;
     errln!("Rules, groups and meters {done} {}.", files.display());
@@ -105,11 +107,13 @@ pub fn restart(options: &RestartOptions) -> Result<()> {
     check_own(&options.directory)?;
     let before = running(&options.directory)?;
     let directory = options.directory.canonicalize()?;
+    let _alone = alone_in(&directory)?;
     let files = directory.join(RESTART);
     if !options.without_rules
-        && let Err(error) = rules("save", &directory, &files)
+        && let Err(error) =
+            check_answers(&directory).and_then(|()| rules("save", &directory, &files))
     {
-        bail!("{error}; the switch goes on as it was (--without-rules restarts it all the same)");
+        bail!("{error:#}; the switch goes on as it was (--without-rules restarts it all the same)");
     }
     stop(&directory.join("ovs-vswitchd.pid"))?;
     start_database(Path::new(SCHEMA), &directory)?;

@@ -43,7 +43,18 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        // The first word behind the options that `sluice` itself has.
+        let words = std::env::args_os().skip(1);
+        let command = words
+            .into_iter()
+            .find(|word| !word.to_string_lossy().starts_with('-'));
+        let _ = error.print();
+        if error.exit_code() != 0 && command.is_some_and(|word| word == "up") {
+            fail_in_shell();
+        }
+        std::process::exit(error.exit_code());
+    });
     let prints_shell = matches!(arguments.command, Command::Up(_));
     let result: Result<()> = match arguments.command {
         Command::Up(options) => up::up(&options),
@@ -61,12 +72,18 @@ fn main() -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             output::complain(format_args!("sluice: {error:#}\n"));
-            // The exit status of `eval "$(sluice up)"` is that of the printed text. Printing
-            // nothing would be success, and later commands would talk to the system's switch.
-            if prints_shell && !std::io::stdout().is_terminal() {
-                output::print(format_args!("false\n"));
+            if prints_shell {
+                fail_in_shell();
             }
             std::process::ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints what makes `eval "$(sluice up)"` fail, whose exit status is that of the printed text.
+/// Nothing would be success, and later commands would talk to the system's switch.
+fn fail_in_shell() {
+    if !std::io::stdout().is_terminal() {
+        output::print(format_args!("false\n"));
     }
 }

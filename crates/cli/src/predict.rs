@@ -141,7 +141,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
         };
         anyhow::anyhow!("{error}{hint}")
     })?;
-    let traffic = traffic(options, &rules, in_port, &names)?;
+    let traffic = traffic(options, (&file, &rules), in_port, &names)?;
     let cpu = processor(options.cpu)?;
     let effort = Effort {
         cpu: Some(cpu),
@@ -260,12 +260,12 @@ fn text(path: &Path, most: u64) -> Result<String> {
 
 fn traffic(
     options: &PredictOptions,
-    rules: &Rules,
+    (file, rules): (&str, &Rules),
     in_port: u32,
     names: &dyn Fn(&str) -> Option<u32>,
 ) -> Result<Traffic> {
     let Some(asked) = &options.traffic else {
-        return Ok(Traffic::of_rules(rules, in_port)?);
+        return Traffic::of_rules(rules, in_port).with_context(|| file.to_owned());
     };
     // Pipes work like files: `--traffic <(zcat in.pcap.gz)`.
     let path = Path::new(asked);

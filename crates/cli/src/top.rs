@@ -37,7 +37,7 @@ pub struct TopOptions {
     #[arg(long, short, default_value_t = 1.0)]
     pub interval: f64,
     /// Print this many readings as text and end; without a terminal, 1
-    #[arg(long, short = 'n')]
+    #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
 }
 

@@ -1,11 +1,12 @@
 //! `sluice up` and `sluice down`: a database and a daemon in a directory of their own, independent
 //! of anything else on the machine.
 
+use crate::appctl::{Appctl, socket_in};
 use crate::output::{errln, outln};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,6 +16,10 @@ use std::time::{Duration, Instant};
 pub(crate) const DIRECTORY: &str = "/var/run/sluice";
 /// The schema from the distribution's package.
 pub(crate) const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+/// Most bytes of a log that are looked at.
+const LOG_MAX: u64 = 1 << 20;
+/// Time for another command to end its work on the same directory.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a process to end after SIGTERM.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -109,6 +114,59 @@ fn quoted(word: &str) -> String {
     }
 }
 
+/// Returns a directory as a shell's command has to name it.
+fn named(directory: &Path) -> String {
+    quoted(&directory.to_string_lossy())
+}
+
+/// Waits until no other command works on this directory (but `top`), and keeps others from it until
+/// the result is dropped.
+pub(crate) fn alone_in(directory: &Path) -> Result<fs::File> {
+    let shown = directory.display();
+    let file = fs::File::open(directory).with_context(|| format!("{shown}"))?;
+    let deadline = Instant::now() + OTHERS_PATIENCE;
+    // SAFETY: the descriptor is open; flock has no memory effects.
+    while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::WouldBlock {
+            // A file system without locks: better without than not at all.
+            break;
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "{shown}: another command of `sluice` has worked on it for {} s",
+                OTHERS_PATIENCE.as_secs()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(file)
+}
+
+/// Fails if the daemon or its database do not answer.
+pub(crate) fn check_answers(directory: &Path) -> Result<()> {
+    let explained = |what: &str, error: anyhow::Error, name: &str| {
+        let error = format!("{error:#}");
+        let pid = alive(&directory.join(format!("{name}.pid")));
+        match pid.filter(|_| error.contains("does not answer")) {
+            Some(pid) => {
+                anyhow::anyhow!("{what}: {error}; `kill -9 {pid}` ends it whatever it does")
+            }
+            None => anyhow::anyhow!("{what}: {error}"),
+        }
+    };
+    Appctl::connect(&socket_in(directory)?)
+        .and_then(|mut daemon| daemon.call("version", &[]))
+        .map_err(|error| explained("the switch", error, "ovs-vswitchd"))?;
+    let database = directory.join("db.sock");
+    if !database.exists() {
+        return Ok(()); // elsewhere
+    }
+    Appctl::connect(&database)
+        .and_then(|mut server| server.greet())
+        .map_err(|error| explained("the switch's database", error, "ovsdb-server"))
+}
+
 /// Returns the line that a shell evaluates.
 fn exports(directory: &Path) -> String {
     let value = quoted(&directory.to_string_lossy());
@@ -186,7 +244,10 @@ fn system() -> (String, String) {
 
 /// Starts a database and a daemon.
 pub fn up(options: &UpOptions) -> Result<()> {
-    warn_without_root();
+    // One that runs already may be root's.
+    if alive(&options.directory.join("ovs-vswitchd.pid")).is_none() {
+        warn_without_root();
+    }
     let hint = match options.directory == Path::new(DIRECTORY) {
         true => "; name a directory of your own: sluice up DIRECTORY",
         false => "",
@@ -198,6 +259,8 @@ pub fn up(options: &UpOptions) -> Result<()> {
         // Tools take the names of sockets as text.
         bail!("{}: the name is not UTF-8", directory.display());
     }
+    check_readable(&directory)?;
+    let _alone = alone_in(&directory)?;
     if let Some(pid) = alive(&directory.join("ovs-vswitchd.pid")) {
         errln!("sluiced runs already (process {pid})");
         if !options.settings.is_empty() {
@@ -211,6 +274,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
         if is_ours && start_database(&options.schema, &directory)? {
             errln!("The switch's database did not run, and was started.");
         }
+        check_answers(&directory)?;
         tell(&directory);
         return Ok(());
     }
@@ -219,6 +283,8 @@ pub fn up(options: &UpOptions) -> Result<()> {
         .with_context(|| format!("cannot write into {}{hint}", directory.display()))?;
     let was_there = directory.join("conf.db").exists();
     let started_database = start_database(&options.schema, &directory)?;
+    let log = directory.join("ovs-vswitchd.log");
+    let logged = fs::metadata(&log).map_or(0, |file| file.len());
     let started = write_system(options, &directory)
         .and_then(|()| start_switch(options.sluiced.as_ref(), &directory));
     if let Err(error) = started {
@@ -227,11 +293,29 @@ pub fn up(options: &UpOptions) -> Result<()> {
         }
         return Err(error);
     }
+    tell_what_is_ignored(&log, logged);
     if was_there {
         tell_what_stayed(&directory);
     }
     tell(&directory);
     Ok(())
+}
+
+/// Prints what the daemon has logged of settings of the switch as a whole that it does not take, in
+/// what its log has behind `from` bytes: no row of the database tells of these.
+fn tell_what_is_ignored(log: &Path, from: u64) {
+    let mut text = Vec::new();
+    let read = fs::File::open(log).and_then(|mut file| {
+        file.seek(SeekFrom::Start(from))?;
+        file.take(LOG_MAX).read_to_end(&mut text)
+    });
+    if read.is_ok() {
+        for line in String::from_utf8_lossy(&text).lines() {
+            if let Some((_, said)) = line.split_once("|WARN|open_vswitch ") {
+                errln!("sluice: warning: {said}");
+            }
+        }
+    }
 }
 
 /// Prints that an earlier configuration is in force and that its rules are gone.
@@ -244,7 +328,7 @@ fn tell_what_stayed(directory: &Path) {
     let kept = match crate::keep::has_saved(directory) {
         true => format!(
             ": `sluice restore {}` puts back what was saved",
-            directory.display()
+            named(directory)
         ),
         false => String::new(),
     };
@@ -380,16 +464,22 @@ pub(crate) fn check_own(directory: &Path) -> Result<()> {
 /// next `up`.
 pub fn down(options: &DownOptions) -> Result<()> {
     let directory = &options.directory;
+    let shown = directory.display();
+    if !directory.exists() {
+        errln!("No switch ran in {shown}: there is no such directory.");
+        return Ok(());
+    }
     check_readable(directory)?;
     check_own(directory)?;
+    let _alone = alone_in(directory)?;
     let ran = alive(&directory.join("ovs-vswitchd.pid")).is_some();
     stop(&directory.join("ovs-vswitchd.pid"))?;
     stop(&directory.join("ovsdb-server.pid"))?;
-    let shown = directory.display();
     match ran {
         true => errln!(
             "Stopped. The configuration (bridges, ports, QoS) stays in {shown}/conf.db; rules, \
-             groups and meters are gone, unless `sluice save {shown}` was run before."
+             groups and meters are gone, unless `sluice save {}` was run before.",
+            named(directory)
         ),
         false => errln!("No switch ran in {shown}."),
     }

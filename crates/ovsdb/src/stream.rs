@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::net::Ipv6Addr;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::str::FromStr;
@@ -132,7 +133,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// Connects to the server. The caller sets the time limit.
 pub async fn connect(remote: &Remote, tls: Option<&TlsFiles>) -> io::Result<Box<dyn Stream>> {
     match remote {
-        Remote::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        Remote::Unix(path) => Ok(Box::new(connect_unix(path).await?)),
         Remote::Tcp(host, port) => Ok(Box::new(connect_tcp(host, *port).await?)),
         Remote::Ssl(host, port) => {
             let tls = tls.ok_or_else(|| {
@@ -143,6 +144,20 @@ pub async fn connect(remote: &Remote, tls: Option<&TlsFiles>) -> io::Result<Box<
             ))
         }
     }
+}
+
+/// The longest path that fits a socket address with its terminator.
+const MAXIMUM_PATH: usize = 107;
+
+/// Connects to a socket, one with a longer path by its directory's descriptor, as Open vSwitch does.
+async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    if path.as_os_str().len() <= MAXIMUM_PATH {
+        return UnixStream::connect(path).await;
+    }
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let directory = std::fs::File::open(path.parent().unwrap_or(Path::new("/")))?;
+    let short = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+    UnixStream::connect(short).await
 }
 
 async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {

@@ -150,7 +150,8 @@ fn totals(before: &Stats, after: &Stats, interval_us: u64) -> [String; 2] {
                 .unwrap_or(&port);
             per_second(of(old), of(port), interval_us)
         });
-        ports.sum()
+        // The sum of nothing is -0.
+        ports.sum::<f64>() + 0.0
     };
     // The switch also counts packets that ports drop on egress; those dropped before the switch
     // receives them only the port counts.
