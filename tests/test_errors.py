@@ -188,8 +188,8 @@ def what_is_ignored_stands_in_the_database(lab):
 
 @test(timeout=60)
 def mistakes_are_told_by_name_and_place(lab):
-    """Keys that look like others, and what is wrong with mirrors and controllers, whose rows have no
-    place for it, with monitors, QoS and certificates."""
+    """Keys that look like others, and what is wrong with mirrors and controllers (whose rows have
+    no place for it), with monitors, QoS and certificates."""
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
     switch.port("p1", "type=dummy")

@@ -386,8 +386,8 @@ def dhcp_replies_reach_the_local_port(lab):
     equal(sent(offer), [[], []], "without in-band control")
 
 
-# Actions, and how often the local port gets a DHCP reply: here, and from Open vSwitch, which sends it
-# there at the end of each pass that has not.
+# Actions, and how often the local port gets a DHCP reply: here, and from Open vSwitch, which sends
+# it there at the end of each pass that has not.
 HELD = {
     "controller(pause),2": (1, 2),
     "controller(pause),local,2": (1, 2),

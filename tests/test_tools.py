@@ -420,9 +420,9 @@ def dpdk_commands(lab):
 
 
 # Commands of `dpctl`, and words that they take or refuse. Left out is what differs: names of
-# datapaths without their types, which Sluice takes; names in front of flush-conntrack's words, which
-# Open vSwitch 3.1 takes for a tuple; limits of more than 32 bits, which Sluice refuses; and what
-# crashes Open vSwitch ("ct-get-limits zone=").
+# datapaths without their types, which Sluice takes; names in front of flush-conntrack's words,
+# which Open vSwitch 3.1 takes for a tuple; limits of more than 32 bits, which Sluice refuses; and
+# what crashes Open vSwitch ("ct-get-limits zone=").
 DATAPATH_WORDS = """
 dump-flows
 dump-flows -m

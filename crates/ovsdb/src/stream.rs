@@ -149,7 +149,7 @@ pub async fn connect(remote: &Remote, tls: Option<&TlsFiles>) -> io::Result<Box<
 /// The longest path that fits a socket address with its terminator.
 const MAXIMUM_PATH: usize = 107;
 
-/// Connects to a socket, one with a longer path by its directory's descriptor, as Open vSwitch does.
+/// Connects to a socket; to one with a longer path by its directory's descriptor, as Open vSwitch.
 async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     if path.as_os_str().len() <= MAXIMUM_PATH {
         return UnixStream::connect(path).await;
