@@ -45,10 +45,8 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::try_parse().unwrap_or_else(|error| {
         // The first word behind the options that `sluice` itself has.
-        let words = std::env::args_os().skip(1);
-        let command = words
-            .into_iter()
-            .find(|word| !word.to_string_lossy().starts_with('-'));
+        let mut words = std::env::args_os().skip(1);
+        let command = words.find(|word| !word.to_string_lossy().starts_with('-'));
         let _ = error.print();
         if error.exit_code() != 0 && command.is_some_and(|word| word == "up") {
             fail_in_shell();

@@ -460,10 +460,10 @@ fn dpctl_dump_flows(switch: &Switch, numbers: &Numbers, arguments: &[String]) ->
         "partially-offloaded",
         "all",
     ];
-    let kinds = kinds
+    let mut kinds = kinds
         .into_iter()
         .flat_map(|list| list.split_terminator(','));
-    match kinds.into_iter().find(|kind| !KINDS.contains(kind)) {
+    match kinds.find(|kind| !KINDS.contains(kind)) {
         Some(kind) => Err(format!(
             "{program}: Failed to parse type ({kind}) (Invalid argument)"
         )),
