@@ -2,8 +2,9 @@
 a place to run that leaves nothing behind.
 
 A contender is any daemon that takes its configuration from ovsdb-server as ovs-vswitchd does. Each
-has a database of its own and works on core 1; frames come from memory (net_pcap with infinite_rx)
-and go to null devices, and what went through is read from OpenFlow's port counters, so every
+has a database of its own and works on core 1, all else on core 0, or on the two that
+SLUICE_BENCH_CORES names (1,0); frames come from memory (net_pcap with infinite_rx) and go to null
+devices, and what went through is read from OpenFlow's port counters, so every
 contender is asked the same question.
 """
 
@@ -33,7 +34,6 @@ LIMIT = "limit"
 PORTS = {"in": 1, "out": 2, "out2": 3}
 MEMORY_MB = 2048
 HUGE_PAGES = 1400
-WORKER_CORE = 1
 PACKET_OUT = 13
 NORMAL = 0xFFFA
 STATIONS_AT_A_TIME = 1000
@@ -41,6 +41,18 @@ STATIONS_AT_A_TIME = 1000
 INSIDE = "SLUICE_BENCH_INSIDE"
 # Seconds of testpmd's that do not count.
 WARM_UP = 2
+
+
+def two_cores(text):
+    """The cores that a text names: of who is measured, and of all else."""
+    words = text.split(",")
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or words[0] == words[1]:
+        sys.exit(f"SLUICE_BENCH_CORES is two different cores, such as 1,0, and not {text!r}")
+    return int(words[0]), int(words[1])
+
+
+WORKER_CORE, OTHER_CORE = two_cores(os.environ.get("SLUICE_BENCH_CORES", "1,0"))
+BOTH_CORES = 1 << WORKER_CORE | 1 << OTHER_CORE
 
 
 def switchd():
@@ -161,7 +173,7 @@ class Contender(harness.Switch):
             config = [
                 "other_config:dpdk-init=true",
                 f"other_config:pmd-cpu-mask={cores:#x}",
-                "other_config:dpdk-lcore-mask=0x1",
+                f"other_config:dpdk-lcore-mask={1 << OTHER_CORE:#x}",
                 f"other_config:dpdk-socket-mem={MEMORY_MB}",
                 f'other_config:dpdk-extra="--file-prefix={label}{len(lab.switches)} --no-pci"',
             ]
@@ -362,7 +374,9 @@ def limit(lab, pcap, seconds, queues=1):
     """Mpps of testpmd, which forwards without looking from the same source to a null device, with a
     core for each queue."""
     files = ",".join([f"rx_pcap={pcap}"] * queues)
-    places = "0@0,1@1" if queues == 1 else "0@0,1@0,2@1"
+    places = f"0@{OTHER_CORE},{queues}@{WORKER_CORE}"
+    if queues > 1:
+        places += f",1@{OTHER_CORE}"
     command = [
         "dpdk-testpmd",
         f"--lcores={places}",

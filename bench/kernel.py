@@ -30,6 +30,7 @@ import time
 
 from contender import (
     HUGE_PAGES as DPDK_PAGES,
+    OTHER_CORE,
     Contender,
     Results,
     contender,
@@ -117,7 +118,7 @@ def packets(results, label, switch, source, target, seconds, name="packets"):
     already = arrived()
     # Packets that are not for the host end in the first step of the kernel's way up.
     process = source.start(
-        ["taskset", "-c", "0", sys.executable, SENDER, "eth0", PEER], "sender.out"
+        ["taskset", "-c", str(OTHER_CORE), sys.executable, SENDER, "eth0", PEER], "sender.out"
     )
     harness.wait_for("packets arrive", lambda: arrived() > already + 1000, 30)
     time.sleep(0.5)

@@ -7,7 +7,8 @@ bench/lab_slicing.py does.
                             [--subject NAME]... [--rounds N] [--seconds S] [--daemon COMMAND]
 
 Sluice and Open vSwitch forward 64-byte frames from memory (net_pcap) to null devices on core 1, the
-Linux bridge and Linux IP forwarding between veth pairs, of which core 0 feeds one.
+Linux bridge and Linux IP forwarding between veth pairs, of which core 0 feeds one: or on the two
+that SLUICE_BENCH_CORES names (1,0).
 
 Needs root, gcc, iproute2, ethtool, perf for B7 and B8, Open vSwitch with DPDK, two cores, and huge
 pages.
@@ -23,7 +24,16 @@ import sys
 import time
 
 import cases
-from contender import WORKER_CORE, contender, limit, rate_of, stderr, switchd
+from contender import (
+    BOTH_CORES,
+    OTHER_CORE,
+    WORKER_CORE,
+    contender,
+    limit,
+    rate_of,
+    stderr,
+    switchd,
+)
 from curve import cycles_per_ns, settled
 from frames import uniform, write_pcap
 from kernel import PEER, SENDER
@@ -48,7 +58,7 @@ COUNTERS = """
 /* Counts as for a packet: a rule's packets and bytes, in cells of each thread or in shared ones. */
 static struct { _Alignas(64) _Atomic uint64_t packets, bytes; } cells[64];
 static _Atomic int stop, shared;
-struct job { pthread_t thread; int core; uint64_t done; };
+struct job { pthread_t thread; int core, own; uint64_t done; };
 static void *count(void *argument)
 {
     struct job *job = argument;
@@ -63,7 +73,7 @@ static void *count(void *argument)
                 atomic_fetch_add_explicit(&cells[0].packets, 1, relaxed);
                 atomic_fetch_add_explicit(&cells[0].bytes, 60, relaxed);
             } else {
-                int own = job->core;
+                int own = job->own;
                 uint64_t packets = atomic_load_explicit(&cells[own].packets, relaxed);
                 uint64_t bytes = atomic_load_explicit(&cells[own].bytes, relaxed);
                 atomic_store_explicit(&cells[own].packets, packets + 1, relaxed);
@@ -75,12 +85,13 @@ static void *count(void *argument)
 int main(int argc, char **argv)
 {
     struct job jobs[64];
-    int threads = argc == 4 ? atoi(argv[2]) : 0;
-    if (threads < 1 || threads > 64)
+    int threads = argc > 4 ? atoi(argv[2]) : 0;
+    if (threads < 1 || threads > 64 || argc < 4 + threads)
         return 2;
     shared = !strcmp(argv[1], "shared");
     for (int i = 0; i < threads; i++) {
-        jobs[i].core = i;
+        jobs[i].core = atoi(argv[4 + i]);
+        jobs[i].own = i;
         pthread_create(&jobs[i].thread, 0, count, &jobs[i]);
     }
     struct timespec pause = {0, (long)(atof(argv[3]) * 1e9)};
@@ -232,14 +243,16 @@ def a3(lab, options):
         for workers in (1, 2) * 4:
             if wanted(options, subject):
                 seconds = options.seconds / 4
-                done = harness.run([program, kind, str(workers), str(seconds)], seconds=60)
+                cores = [str(WORKER_CORE), str(OTHER_CORE)]
+                words = [program, kind, str(workers), str(seconds), *cores]
+                done = harness.run(words, seconds=60)
                 rate = int(done.stdout) / seconds / 1e6
                 emit(subject, {"workers": workers}, {"counted": rate})
     if not wanted(options, "sluice"):
         return
     command = daemons(options).get("sluice")
     for workers in (1, 2):
-        cores = (1 << WORKER_CORE) if workers == 1 else 0b11
+        cores = (1 << WORKER_CORE) if workers == 1 else BOTH_CORES
         with contender(lab, "sluice", command, cores=cores) as switch:
             switch.sinks()
             switch.rules_from(RULES)
@@ -310,13 +323,13 @@ def a9(lab, options):
             .read()
             .startswith("pmd")
         )
-        for affinity, cores in (("pinned", {WORKER_CORE}), ("free", {0, 1})):
+        for affinity, cores in (("pinned", {WORKER_CORE}), ("free", {WORKER_CORE, OTHER_CORE})):
             os.sched_setaffinity(worker, cores)
             for neighbours in (0, 1, 2):
                 loop = ["sh", "-c", "while :; do :; done"]
                 busy = [
-                    lab.start(["taskset", "-c", str(WORKER_CORE - at), *loop], "busy")
-                    for at in range(neighbours)
+                    lab.start(["taskset", "-c", str(core), *loop], "busy")
+                    for core in (WORKER_CORE, OTHER_CORE)[:neighbours]
                 ]
                 time.sleep(0.5)
                 rate = switch.rate(options.seconds)
@@ -365,7 +378,7 @@ def a12(lab, options):
                     [f"{switch.directory}/v.sock"],
                     f"guest{len(lab.programs)}",
                     ["--nb-cores=1"],
-                    cores=("--lcores", "0@0,1@0"),
+                    cores=("--lcores", f"0@{OTHER_CORE},1@{OTHER_CORE}"),
                 )
                 # Behind those of net_pcap and net_null.
                 switch.port(
@@ -562,7 +575,8 @@ class KernelPath:
             self.middle.run(f"ip neigh add 10.1.0.2 lladdr {PEER} dev p1")
             self.target = json.loads(self.middle.run("ip -j link show p0").stdout)[0]["address"]
         self.sender = self.hosts[0].start(
-            ["taskset", "-c", "0", sys.executable, SENDER, "eth0", self.target], "sender.out"
+            ["taskset", "-c", str(OTHER_CORE), sys.executable, SENDER, "eth0", self.target],
+            "sender.out",
         )
 
     def arrived(self):

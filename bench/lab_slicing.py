@@ -9,7 +9,8 @@ A line is {"subject": NAME, "at": {PARAMETER: VALUE}, "figures": {MEASURE: NUMBE
 lab run D3` runs this and makes medians and intervals of the rounds. Subjects are `sluice`,
 `sluice-bound` (the same with max-latency-us), `linux-htb` (the kernel's bridge), `ovs-trtcm` and
 `ovs-policer` (Open vSwitch with DPDK). All run between two hosts on veth pairs: source and receiver
-share core 0, who switches has core 1. Frames have 1514 bytes where nothing else is said.
+share core 0, who switches has core 1, or what SLUICE_BENCH_CORES names (1,0). Frames have 1514
+bytes where nothing else is said.
 
 Needs what bench/slicing.py needs: root, gcc, iproute2, ethtool, Open vSwitch with DPDK, two cores.
 """

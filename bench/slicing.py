@@ -31,7 +31,7 @@ import struct
 import sys
 import time
 
-from contender import parser, run, stderr, switchd
+from contender import OTHER_CORE, WORKER_CORE, parser, run, stderr, switchd
 from slicing_peers import harness, late_sent, peer, queue, result, stream, work
 
 HUGE_PAGES = 300
@@ -231,8 +231,8 @@ def bound(lab, options, results):
                     else stream(108_000, 300, process=process, burst=burst),
                 )
                 probe, switches = (
-                    hosts.probe(1, options.seconds + 1),
-                    hosts.preempted(0, switch.process, options.seconds + 1),
+                    hosts.probe(WORKER_CORE, options.seconds + 1),
+                    hosts.preempted(OTHER_CORE, switch.process, options.seconds + 1),
                 )
                 got, core, others = result(receiver), result(probe), result(switches)
                 own = result(sender)["stops"]

@@ -37,9 +37,21 @@ import os
 import sys
 import time
 
-from contender import Results, machine, parser, run, stderr, switchd, table
+from contender import (
+    OTHER_CORE,
+    WORKER_CORE,
+    Results,
+    machine,
+    parser,
+    run,
+    stderr,
+    switchd,
+    table,
+)
 from slicing_peers import BASE, Linux, Sluice, alone, compiled, harness, peer, queue, result, stream
 from testpmd import Testpmd
+
+CORES = (OTHER_CORE, WORKER_CORE)
 
 HUGE_PAGES = 300
 FRAME = 1514
@@ -140,7 +152,7 @@ class ByVhost(FewRules):
                 f"peer{self.number}",
                 ["--nb-cores=1", "--portlist=0,2,1,3"],
                 self.devices,
-                cores=("--lcores", "0@0,1@0"),
+                cores=("--lcores", f"0@{OTHER_CORE},1@{OTHER_CORE}"),
                 before=self.namespace.command(["chrt", policy, "0"]),
             )
             self.tester.wait_ready()
@@ -179,11 +191,12 @@ def used(process):
 
 
 def idle():
-    """Seconds that each core has been idle, by the kernel, which notes when idleness begins and
-    ends."""
+    """Seconds that each of the two cores has been idle, by the kernel, which notes when idleness
+    begins and ends."""
     with open("/proc/stat", encoding="ascii") as file:
-        lines = [line.split() for line in file if line.startswith("cpu") and line[3].isdigit()]
-    return [(int(words[4]) + int(words[5])) / os.sysconf("SC_CLK_TCK") for words in lines]
+        lines = {words[0]: words for words in map(str.split, file) if words}
+    mine = [lines[f"cpu{core}"] for core in CORES]
+    return [(int(words[4]) + int(words[5])) / os.sysconf("SC_CLK_TCK") for words in mine]
 
 
 def turns(switch):
@@ -224,7 +237,7 @@ def measure(lab, name, options, results):
         spare = (
             []
             if polled or options.idle_time
-            else [hosts.start(hosts.source, "idle", core, options.seconds) for core in (0, 1)]
+            else [hosts.start(hosts.source, "idle", core, options.seconds) for core in CORES]
         )
         counts = turns(switch) if daemon else {}
         begin, idle_before, before = (
@@ -253,7 +266,7 @@ def measure(lab, name, options, results):
         / 1e6
     }
     if not polled:
-        figures |= {f"core {core}": busy for core, busy in enumerate(cores)} | {
+        figures |= {f"core {core}": busy for core, busy in zip(CORES, cores)} | {
             "both cores": sum(cores)
         }
     figures |= {who: (after[who] - before[who]) / seconds for who in processes}

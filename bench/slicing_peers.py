@@ -11,7 +11,17 @@ import os
 import re
 import subprocess
 
-from contender import Contender, Results, harness, machine, stderr, switchd, table
+from contender import (
+    OTHER_CORE,
+    WORKER_CORE,
+    Contender,
+    Results,
+    harness,
+    machine,
+    stderr,
+    switchd,
+    table,
+)
 from kernel import LinuxBridge
 
 BASE = 10000
@@ -81,7 +91,9 @@ class Hosts:
 
     def send(self, seconds, *streams):
         """Sends some streams."""
-        return self.start(self.source, "send", 0, "eth0", self.mac, NOBODY, seconds, *streams)
+        return self.start(
+            self.source, "send", OTHER_CORE, "eth0", self.mac, NOBODY, seconds, *streams
+        )
 
     def receive(self, classes, seconds, warm, limit_us=0, dump=None):
         """Counts what arrives for so many classes once `warm` seconds have passed since the
@@ -89,7 +101,7 @@ class Hosts:
         process = self.start(
             self.target,
             "receive",
-            0,
+            OTHER_CORE,
             "eth0",
             classes,
             seconds,
@@ -115,13 +127,14 @@ class Hosts:
 
     def sink(self, number=0):
         """Reads a TCP connection to a class."""
-        process = self.start(self.target, "sink", 0, BASE + number)
+        process = self.start(self.target, "sink", OTHER_CORE, BASE + number)
         process.stdout.readline()
         return process
 
     def tcp(self, algorithm, warm, seconds, number=0):
         """Writes to it."""
-        return self.start(self.source, "tcp", 0, TARGET, BASE + number, algorithm, warm, seconds)
+        where = TARGET, BASE + number
+        return self.start(self.source, "tcp", OTHER_CORE, *where, algorithm, warm, seconds)
 
 
 def result(process, seconds=90):
@@ -145,7 +158,7 @@ class Sluice(Contender):
             "sluice",
             command,
             dpdk=False,
-            settings=["other_config:pmd-cpu-mask=0x2", *settings],
+            settings=[f"other_config:pmd-cpu-mask={1 << WORKER_CORE:#x}", *settings],
         )
         self.number, self.egress = number, f"p{number}-2"
 
@@ -300,7 +313,7 @@ class Linux(LinuxBridge):
                 self.namespace.name,
                 "sh",
                 "-c",
-                f"echo 2 > /sys/class/net/{host.port}/queues/rx-0/rps_cpus",
+                f"echo {1 << WORKER_CORE:x} > /sys/class/net/{host.port}/queues/rx-0/rps_cpus",
             ]
         )
         if side == 2:
