@@ -11,8 +11,8 @@ use crate::histogram::Histogram;
 use crate::ledger::Ledger;
 use crate::plan::{Content, Frames, Made, Plan, Planned};
 use crate::random::number;
-use crate::report::{Generator, Received, Report, Sent};
-use crate::schedule::Schedule;
+use crate::report::{Arrived, Generator, Received, Report, Sent, SentStep};
+use crate::schedule::{Part, Schedule};
 use crate::stamp::{Layout, Stamp, owner, payload_at};
 use packet::Frame;
 use packet::io::{Lengths, RxQueue, TxQueue};
@@ -71,6 +71,8 @@ struct Sender<'a> {
     packets: u64,
     bytes: u64,
     refused: u64,
+    /// By step, where the rate has steps.
+    steps: Vec<SentStep>,
 }
 
 /// What a sink has received so far.
@@ -80,6 +82,8 @@ struct Sink {
     /// Frames of files, by a hash of their bytes.
     recorded: HashMap<u64, Expected>,
     ledgers: Vec<Ledger>,
+    /// For each stream, how many frames of each step, where its rate has steps.
+    steps: Vec<Vec<u64>>,
     foreign: u64,
 }
 
@@ -125,6 +129,12 @@ fn only_at(streams: &[Planned]) -> Option<usize> {
     });
     let first = places.next()?;
     places.all(|at| at == first).then_some(first)
+}
+
+/// Returns the step in which a frame was due, this long after the schedule's start.
+fn step_of(parts: &[Part], time: u64) -> usize {
+    let begun = parts.partition_point(|part| part.from as u64 <= time);
+    begun.saturating_sub(1)
 }
 
 /// Returns a hash of 64 bits.
@@ -287,6 +297,9 @@ impl Sender<'_> {
         self.packets += outcome.packets;
         self.bytes += outcome.bytes;
         self.refused += count as u64 - outcome.packets.min(count as u64);
+        if !self.steps.is_empty() {
+            self.count_steps(&due[..count], outcome.packets);
+        }
         if !self.schedule.is_most() {
             for &time in &due[..count] {
                 common.lateness.add(departure.saturating_sub(time), 1);
@@ -297,6 +310,17 @@ impl Sender<'_> {
         }
         common.departures.add(0, count as u64 - 1);
         self.last_departure = Some(departure);
+    }
+
+    /// Counts frames by step, of which the port took the first `packets`.
+    fn count_steps(&mut self, due: &[u64], packets: u64) {
+        for (number, &time) in (0..).zip(due) {
+            let step = step_of(self.schedule.parts(), time - self.start);
+            match number < packets {
+                true => self.steps[step].packets += 1,
+                false => self.steps[step].refused += 1,
+            }
+        }
     }
 
     /// Returns the share of what was asked for that was offered to the port, of a stream that is
@@ -378,7 +402,13 @@ impl Sink {
             ledger.pass(number, flow);
             return;
         }
+        let before = ledger.packets;
         ledger.arrive(number, flow, length, (stamp.time, now), until);
+        let steps = &mut self.steps[stream];
+        if !steps.is_empty() && ledger.packets > before {
+            let parts = plan.streams[stream].schedule.parts();
+            steps[step_of(parts, stamp.time - common.times.start)] += 1;
+        }
     }
 }
 
@@ -419,6 +449,11 @@ pub fn run<F: Frame, S: Store<F>>(
                 .iter()
                 .map(|stream| Ledger::new(stream.flows()))
                 .collect(),
+            steps: plan
+                .streams
+                .iter()
+                .map(|stream| vec![0; stream.schedule.parts().len()])
+                .collect(),
             foreign: 0,
         })
         .collect();
@@ -452,6 +487,15 @@ pub fn run<F: Frame, S: Store<F>>(
             packets: 0,
             bytes: 0,
             refused: 0,
+            steps: plan
+                .schedule
+                .parts()
+                .iter()
+                .map(|part| SentStep {
+                    from_ns: (part.from as u64).saturating_sub(begin - start),
+                    ..SentStep::default()
+                })
+                .collect(),
         })
         .collect();
     let mut frames = Vec::with_capacity(2 * packet::io::BURST);
@@ -518,6 +562,17 @@ pub fn run<F: Frame, S: Store<F>>(
     report(&senders, &sinks, &common, &told, measured)
 }
 
+/// Returns when the last frame was due that did not arrive, nanoseconds of the time that counts;
+/// None where the rate has no steps.
+fn last_lost(ledger: &Ledger, sender: &Sender<'_>, times: &Times) -> Option<u64> {
+    if sender.steps.is_empty() {
+        return None;
+    }
+    let number = ledger.last_missing(sender.sequence)?;
+    let due = sender.start + sender.schedule.time_of(number)?;
+    due.checked_sub(times.begin)
+}
+
 fn report(
     senders: &[Sender<'_>],
     sinks: &[Sink],
@@ -544,6 +599,7 @@ fn report(
             packets: sender.packets,
             bytes: sender.bytes,
             refused: sender.refused,
+            steps: sender.steps.clone(),
         })
         .collect();
     let sinks = sinks
@@ -560,7 +616,12 @@ fn report(
                 .ledgers
                 .iter()
                 .zip(senders)
-                .map(|(ledger, sender)| ledger.report(sender.packets))
+                .zip(&sink.steps)
+                .map(|((ledger, sender), steps)| Arrived {
+                    steps: steps.clone(),
+                    last_lost_ns: last_lost(ledger, sender, &common.times),
+                    ..ledger.report(sender.packets)
+                })
                 .collect(),
         })
         .collect();

@@ -26,6 +26,8 @@ pub struct Window {
     bits: Vec<u64>,
     /// One more than the greatest number that has arrived; 0: none.
     end: u64,
+    /// The greatest number that is too far behind to arrive still, and has not.
+    missed: Option<u64>,
 }
 
 impl Window {
@@ -34,7 +36,22 @@ impl Window {
         Window {
             bits: vec![0; (WINDOW / 64) as usize],
             end: 0,
+            missed: None,
         }
+    }
+
+    /// Returns the greatest number below `sent` that has not arrived; None if all have.
+    pub fn last_missing(&self, sent: u64) -> Option<u64> {
+        if sent > self.end {
+            return Some(sent - 1);
+        }
+        let is_missing = |number: &u64| {
+            let place = (number % WINDOW) as usize;
+            self.bits[place / 64] & (1 << (place % 64)) == 0
+        };
+        let oldest = self.end.saturating_sub(WINDOW);
+        let known = (oldest..sent).rev().find(is_missing);
+        known.or(self.missed.filter(|number| *number < sent))
     }
 
     /// Returns the whole sequence number of which these are the least significant 32 bits: the one
@@ -71,7 +88,11 @@ impl Window {
             self.skip(number);
         }
         // The place may still have the bit of the number one window before.
-        self.bits[place / 64] |= bit;
+        let word = &mut self.bits[place / 64];
+        if *word & bit == 0 && number >= WINDOW {
+            self.missed = Some(number - WINDOW);
+        }
+        *word |= bit;
         self.end = number + 1;
         Arrival::First
     }
@@ -80,6 +101,7 @@ impl Window {
     #[cold]
     fn skip(&mut self, number: u64) {
         if number - self.end >= WINDOW {
+            // The number one window before is among those that have not arrived.
             self.bits.fill(0);
             return;
         }
@@ -87,10 +109,19 @@ impl Window {
         while at < number {
             let place = (at % WINDOW) as usize;
             if at.is_multiple_of(64) && number - at >= 64 {
+                let missing = !self.bits[place / 64];
+                if missing != 0 && at >= WINDOW {
+                    let last = 63 - u64::from(missing.leading_zeros());
+                    self.missed = Some(at + last - WINDOW);
+                }
                 self.bits[place / 64] = 0;
                 at += 64;
             } else {
-                self.bits[place / 64] &= !(1 << (place % 64));
+                let bit = 1 << (place % 64);
+                if self.bits[place / 64] & bit == 0 && at >= WINDOW {
+                    self.missed = Some(at - WINDOW);
+                }
+                self.bits[place / 64] &= !bit;
                 at += 1;
             }
         }
@@ -184,6 +215,11 @@ impl Ledger {
         self.window.whole(low)
     }
 
+    /// Returns the greatest number that has not arrived; see [`Window::last_missing`].
+    pub fn last_missing(&self, sent: u64) -> Option<u64> {
+        self.window.last_missing(sent)
+    }
+
     /// Notes that a number has arrived that does not count, so that those behind it are understood.
     #[inline(always)]
     pub fn pass(&mut self, number: u64, flow: u64) {
@@ -254,6 +290,8 @@ impl Ledger {
             disturbed,
             undisturbed: (disturbed > 0).then(|| self.latency.percentiles()),
             arrivals: self.arrivals.percentiles(),
+            steps: Vec::new(),
+            last_lost_ns: None,
         }
     }
 }
@@ -326,6 +364,11 @@ mod tests {
             prop_assert_eq!(report.duplicates, duplicates);
             prop_assert_eq!(report.reordered, reordered);
             prop_assert_eq!(report.stale, 0);
+            // Nothing is known of what was before the start.
+            let sent = start + fates.len() as u64;
+            let missing = (start..sent).rev().find(|number| !seen.contains(number));
+            let found = ledger.last_missing(sent).filter(|number| *number >= start);
+            prop_assert_eq!(found, missing);
             // Each is in one of the two; the stop ended at 100.
             let clear = report.undisturbed.as_ref().unwrap_or(&report.latency);
             prop_assert_eq!(report.latency.count, report.packets);
@@ -345,6 +388,13 @@ mod tests {
                 number += gap;
                 prop_assert_eq!(window.arrive(number), Arrival::First);
                 seen.insert(number);
+                prop_assert_eq!(window.last_missing(number + 2), Some(number + 1));
+                // None is looked for that may have been forgotten.
+                if let Some(missing) = window.last_missing(number + 1) {
+                    prop_assert!(!seen.contains(&missing), "{}", missing);
+                    let later = (missing + 1..=number).rev().take(300);
+                    prop_assert!(later.clone().all(|later| seen.contains(&later)));
+                }
                 let behind = [1, 2, 63, 64, 65, gap.saturating_sub(1), gap];
                 for back in behind.into_iter().filter(|&back| back <= number && back < WINDOW) {
                     let wanted = match seen.insert(number - back) {
@@ -364,6 +414,35 @@ mod tests {
         assert_eq!(window.arrive(0), Arrival::Stale);
         assert_eq!(window.arrive(1), Arrival::First);
         assert_eq!(window.arrive(1), Arrival::Duplicate);
+    }
+
+    /// What was lost long ago is still known when all that came after it arrived.
+    #[test]
+    fn the_last_that_is_missing_is_known_for_ever() {
+        for lost in [3, 64, 127, 5000] {
+            for step in [1, 2] {
+                let mut window = Window::new();
+                let end = lost + WINDOW + 3;
+                for number in (0..end).filter(|number| *number != lost) {
+                    // In pairs of which the later comes first: gaps that are filled.
+                    let number = match (step, number ^ 1) {
+                        (2, other) if other != lost && other < end => other,
+                        _ => number,
+                    };
+                    window.arrive(number);
+                }
+                assert_eq!(window.last_missing(end), Some(lost), "{lost} {step}");
+            }
+        }
+        // A gap of more than a window.
+        let mut window = Window::new();
+        window.arrive(0);
+        window.arrive(2 * WINDOW);
+        for number in WINDOW + 1..2 * WINDOW {
+            window.arrive(number);
+        }
+        assert_eq!(window.last_missing(2 * WINDOW + 1), Some(WINDOW));
+        assert_eq!(Window::new().last_missing(0), None);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use crate::capture::Capture;
 use crate::flows::{Chooser, MOST_WEIGHED, PERIOD_MAX};
 use crate::frames::Maker;
 use crate::random::{Alias, number};
-use crate::schedule::{Kind, Schedule};
-use crate::spec::{Order, Port, Rate, Size, Spec, Stream};
+use crate::schedule::{Kind, Part, Schedule};
+use crate::spec::{Order, Port, Rate, Size, Spec, Step, Stream};
 use crate::stamp::Layout;
 use crate::table::Table;
 use std::path::Path;
@@ -23,6 +23,8 @@ const PAIRS: usize = 1_024;
 const MOST_PPS: f64 = 1e9;
 /// Longest time that is understood, seconds; stamps have 48 bits for it.
 const LONGEST: f64 = 200_000.0;
+/// Most steps of a rate.
+const STEPS: usize = 1_000;
 /// Longest frame.
 const MOST_BYTES: u16 = 65_000;
 
@@ -259,25 +261,31 @@ impl Plan {
                 return Err(Problem::new(format!("sinks[{at}]"), "it is named twice"));
             }
         }
+        let (warm_up, drain) = (
+            seconds("warm_up", spec.warm_up, 0.0)?,
+            seconds("drain", spec.drain, 0.0)?,
+        );
+        let times = (warm_up, seconds("seconds", spec.seconds, 0.000_001)?);
         let streams: Result<Vec<Planned>, Problem> = spec
             .streams
             .iter()
             .enumerate()
-            .map(|(at, stream)| planned(at, stream, number(spec.seed, at as u64)))
+            .map(|(at, stream)| planned(at, stream, number(spec.seed, at as u64), times))
             .collect();
         let is_file = |port: &&Port| matches!(port, Port::File(_));
         Ok(Plan {
             streams: streams?,
             sinks: spec.sinks.iter().filter(|port| !is_file(port)).count(),
-            seconds: seconds("seconds", spec.seconds, 0.000_001)?,
-            warm_up: seconds("warm_up", spec.warm_up, 0.0)?,
-            drain: seconds("drain", spec.drain, 0.0)?,
+            seconds: times.1,
+            warm_up,
+            drain,
             run,
         })
     }
 }
 
-fn planned(at: usize, stream: &Stream, seed: u64) -> Result<Planned, Problem> {
+/// `times` are those before what counts and of what counts, nanoseconds.
+fn planned(at: usize, stream: &Stream, seed: u64, times: (u64, u64)) -> Result<Planned, Problem> {
     let place = format!("streams[{at}]");
     let flows = &stream.flows;
     let least = if flows.rules.is_some() { 0 } else { 1 };
@@ -376,7 +384,7 @@ fn planned(at: usize, stream: &Stream, seed: u64) -> Result<Planned, Problem> {
     }
     Ok(Planned {
         name,
-        schedule: schedule(&rate, &stream.rate, number(seed, 2))?,
+        schedule: schedule(&rate, &stream.rate, number(seed, 2), times)?,
         content: Content::Made(Box::new(Made {
             chooser,
             sizes,
@@ -431,7 +439,45 @@ fn replay(
     Ok(Schedule::new(kind, 0))
 }
 
-fn schedule(place: &str, rate: &Rate, seed: u64) -> Result<Schedule, Problem> {
+/// Returns when frames of steps are due.
+fn steps(place: &str, steps: &[Step], (warm_up, seconds): (u64, u64)) -> Result<Kind, Problem> {
+    let problem = |field: &str, what: String| Err(Problem::new(format!("{place}.{field}"), what));
+    if !(1..=STEPS).contains(&steps.len()) {
+        return problem(
+            "steps",
+            format!("1 to {STEPS} are meant, not {}", steps.len()),
+        );
+    }
+    let mut parts: Vec<Part> = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        let field = format!("steps[{at}]");
+        let from = step.from;
+        let right = match at {
+            0 => from == 0.0,
+            _ => from > steps[at - 1].from && from < seconds as f64 / 1e9,
+        };
+        if !right {
+            let what = match at {
+                0 => format!("{from}: the first step begins at 0"),
+                _ => format!("{from}: a time behind the step before and before the end is meant"),
+            };
+            return problem(&format!("{field}.from"), what);
+        }
+        parts.push(Part {
+            from: match at {
+                0 => 0.0,
+                _ => warm_up as f64 + from * 1e9,
+            },
+            distance: distance(place, &field, step.pps)?,
+        });
+    }
+    Ok(Kind::Steps {
+        parts: parts.into(),
+        firsts: vec![0],
+    })
+}
+
+fn schedule(place: &str, rate: &Rate, seed: u64, times: (u64, u64)) -> Result<Schedule, Problem> {
     let distance = |kind: &str, pps: f64| distance(place, kind, pps);
     let period = |field: &str, seconds: f64| {
         if seconds.is_finite() && (1e-6..=LONGEST).contains(&seconds) {
@@ -441,6 +487,7 @@ fn schedule(place: &str, rate: &Rate, seed: u64) -> Result<Schedule, Problem> {
         Err(Problem::new(format!("{place}.{field}"), what))
     };
     let kind = match *rate {
+        Rate::Steps(ref all) => steps(place, all, times)?,
         Rate::Most => Kind::Most,
         Rate::Constant { pps } => Kind::Even {
             distance: distance("constant", pps)?,
@@ -546,6 +593,26 @@ mod tests {
             (
                 &stream("rate: {on-off: {pps: 1, on: 0, off: 1}}"),
                 "streams[0].rate.on-off.on: 0",
+            ),
+            (
+                &stream("rate: {steps: []}"),
+                "streams[0].rate.steps: 1 to 1000 are meant, not 0",
+            ),
+            (
+                &stream("rate: {steps: [{from: 1, pps: 5}]}"),
+                "streams[0].rate.steps[0].from: 1: the first",
+            ),
+            (
+                &stream("rate: {steps: [{from: 0, pps: 5}, {from: 0, pps: 6}]}"),
+                "streams[0].rate.steps[1].from: 0: a time behind",
+            ),
+            (
+                &stream("rate: {steps: [{from: 0, pps: 5}, {from: 1, pps: 6}]}"),
+                "streams[0].rate.steps[1].from: 1: a time behind the step before and before the end",
+            ),
+            (
+                &stream("rate: {steps: [{from: 0, pps: 0}]}"),
+                "streams[0].rate.steps[0].pps: 0: a number",
             ),
             (
                 &stream("rate: most\nsize: {sweep: [100, 90]}"),

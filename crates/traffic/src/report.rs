@@ -68,6 +68,20 @@ pub struct Sent {
     pub bytes: u64,
     /// Frames that were due and that the port did not take.
     pub refused: u64,
+    /// The same of each step of its rate, where it has steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<SentStep>,
+}
+
+/// What a stream sent in a step of its rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SentStep {
+    /// When it began, nanoseconds of the time that counts.
+    pub from_ns: u64,
+    /// Frames that the port took.
+    pub packets: u64,
+    /// Frames that were due and that the port did not take.
+    pub refused: u64,
 }
 
 /// What a sink received.
@@ -109,6 +123,15 @@ pub struct Arrived {
     pub undisturbed: Option<Percentiles>,
     /// Times between arrivals, nanoseconds.
     pub arrivals: Percentiles,
+    /// Frames that were due in each step of the stream's rate, each counted once, where it has
+    /// steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<u64>,
+    /// When the last frame was due that did not come (or that the port did not take), nanoseconds
+    /// of the time that counts, of a stream whose rate has steps; absent if all came that were due
+    /// in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_lost_ns: Option<u64>,
 }
 
 /// A distribution, nanoseconds.

@@ -404,6 +404,42 @@ mod tests {
         assert!(!why.contains("took all"), "{why}");
     }
 
+    /// A line of memory that holds 100 frames for 10 ms takes 10,000 a second.
+    #[test]
+    fn steps_are_told_apart() {
+        let text = "seconds: 0.4\nwarm_up: 0.05\ndrain: 0.1\nstreams:\n\
+            - port: {dpdk: a}\n  \
+              rate: {steps: [{from: 0, pps: 40000}, {from: 0.2, pps: 2000}]}\n";
+        let mut plan = Plan::new(&spec(text), 7).unwrap();
+        plan.sinks = 1;
+        let clock = Clock::new();
+        let mut ends = ends_in_memory::<HeapFrame>(&plan, &clock, 10_000_000, 100);
+        let report = engine::run(&plan, &mut ends, &mut Heap, &clock, &STOP);
+        let (sent, arrived) = (&report.streams[0], &report.sinks[0].streams[0]);
+        let times: Vec<u64> = sent.steps.iter().map(|step| step.from_ns).collect();
+        assert_eq!(times, [0, 200_000_000]);
+        let packets: u64 = sent.steps.iter().map(|step| step.packets).sum();
+        let refused: u64 = sent.steps.iter().map(|step| step.refused).sum();
+        assert_eq!((packets, refused), (sent.packets, sent.refused));
+        // All that was taken comes out.
+        let taken: Vec<u64> = sent.steps.iter().map(|step| step.packets).collect();
+        assert_eq!(arrived.steps, taken);
+        assert!(sent.steps[0].refused > 0, "{sent:?}");
+        let last = arrived.last_lost_ns.unwrap();
+        if sent.steps[1].refused == 0 {
+            assert!(last < 200_000_000, "{last}");
+        } else {
+            assert!(last >= 200_000_000, "{last}");
+        }
+        // Where the machine let it run: the line is full until 10 ms after the change at most.
+        if report.generator.stalled_ns == 0 && report.generator.rate_error == 0.0 {
+            assert!((190_000_000..=212_000_000).contains(&last), "{last}");
+            let all = |step: &crate::report::SentStep| step.packets + step.refused;
+            assert_eq!(all(&sent.steps[0]), 8000, "{sent:?}");
+            assert_eq!(all(&sent.steps[1]), 400, "{sent:?}");
+        }
+    }
+
     #[test]
     fn a_spec_without_sinks_sends() {
         let text = "seconds: 0.01\ndrain: 0\nstreams:\n- {port: {dpdk: a}, rate: most}\n";

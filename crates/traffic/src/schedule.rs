@@ -47,6 +47,13 @@ pub enum Kind {
         /// When the present time on ends.
         until: f64,
     },
+    /// At distances that change.
+    Steps {
+        /// Each begins later than the one before; the first at 0.
+        parts: Arc<[Part]>,
+        /// The number of the first frame of each part that has begun; at first 0.
+        firsts: Vec<u64>,
+    },
     /// At recorded times, from the first one on, again and again.
     Recorded {
         /// Times, never decreasing.
@@ -54,6 +61,15 @@ pub enum Kind {
         /// From the start to the start of the next round.
         round: u64,
     },
+}
+
+/// A part of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// When it begins, nanoseconds from the schedule's start. A frame is due then.
+    pub from: f64,
+    /// From one frame to the next, nanoseconds.
+    pub distance: f64,
 }
 
 impl Schedule {
@@ -89,6 +105,32 @@ impl Schedule {
         }
     }
 
+    /// Returns the parts of a schedule that has any.
+    #[inline(always)]
+    pub fn parts(&self) -> &[Part] {
+        match &self.kind {
+            Kind::Steps { parts, .. } => parts,
+            _ => &[],
+        }
+    }
+
+    /// Returns when a frame was due, of those taken from a schedule with parts; None if it was not
+    /// taken, or there are no parts.
+    pub fn time_of(&self, number: u64) -> Option<u64> {
+        let Kind::Steps { parts, firsts } = &self.kind else {
+            return None;
+        };
+        if number >= self.taken {
+            return None;
+        }
+        // One that has no frame begins with the one after it.
+        let step = firsts
+            .partition_point(|first| *first <= number)
+            .checked_sub(1)?;
+        let part = parts.get(step)?;
+        Some((part.from + (number - firsts[step]) as f64 * part.distance) as u64)
+    }
+
     fn exponential(&mut self, mean: f64) -> f64 {
         self.drawn += 1;
         -share(self.seed, self.drawn).ln() * mean
@@ -121,6 +163,21 @@ impl Schedule {
 
     fn advance_slowly(&mut self) {
         match self.kind {
+            Kind::Steps {
+                ref parts,
+                ref mut firsts,
+            } => {
+                let step = firsts.len() - 1;
+                let part = &parts[step];
+                let next = part.from + (self.taken - firsts[step]) as f64 * part.distance;
+                match parts.get(step + 1) {
+                    Some(after) if next >= after.from => {
+                        firsts.push(self.taken);
+                        self.next = after.from as u64;
+                    }
+                    _ => self.next = next as u64,
+                }
+            }
             Kind::Poisson { mean, at } => {
                 let next = at + self.exponential(mean);
                 self.kind = Kind::Poisson { mean, at: next };
@@ -227,6 +284,24 @@ mod tests {
         // A thousand times on, of 1000 frames each.
         assert!((900..1100).contains(&apart), "{apart}");
         assert!(off.iter().all(|&distance| distance >= 999));
+    }
+
+    #[test]
+    fn steps_begin_when_they_should() {
+        let part = |from, distance| Part { from, distance };
+        let kind = Kind::Steps {
+            parts: [part(0.0, 10.0), part(35.0, 100.0), part(40.0, 2.5)].into(),
+            firsts: vec![0],
+        };
+        let mut schedule = Schedule::new(kind, 0);
+        assert_eq!(schedule.time_of(0), None);
+        let all = times(&mut schedule, 8);
+        assert_eq!(all, [0, 10, 20, 30, 35, 40, 42, 45]);
+        for (number, time) in (0..).zip(all) {
+            assert_eq!(schedule.time_of(number), Some(time), "{number}");
+        }
+        assert_eq!(schedule.time_of(8), None);
+        assert_eq!(schedule.parts().len(), 3);
     }
 
     #[test]

@@ -108,6 +108,9 @@ pub enum Rate {
         /// Frames of a burst.
         length: u32,
     },
+    /// Constant rates one after the other, the last until the end: frames at equal distances, and
+    /// a frame where each step begins. What becomes of each step's frames is told apart.
+    Steps(Vec<Step>),
     /// A rate that is switched on and off.
     OnOff {
         /// Packets per second while it is on.
@@ -133,6 +136,17 @@ pub enum Rate {
         #[serde(default)]
         repeat: bool,
     },
+}
+
+/// A step of a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// When it begins: seconds of the time that counts. That of the first step is 0, and its rate
+    /// is that of the time before, too.
+    pub from: f64,
+    /// Packets per second.
+    pub pps: f64,
 }
 
 /// Lengths of frames, in bytes without the frame check sequence ("64-byte frames" are 60 here).
