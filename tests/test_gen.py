@@ -71,6 +71,23 @@ def everything_arrives_over_interfaces(lab):
     check("0 lost, 0 duplicates" in done.stdout, done.stdout)
 
 
+@test(timeout=60)
+def steps_of_a_rate_are_told_apart(lab):
+    """A rate that changes while it runs: each step has its frames, and all of them arrive."""
+    namespace = veth(lab)
+    words = ["--from", "interface:h2", "--to", "interface:h1", "--seconds", 1, "--warm-up", 0.2]
+    words += ["--pps", 5000, "--step", "0.5=1000", "--no-calibration"]
+    told = report(run(namespace.command(command(lab, *words, "--json")), seconds=40))
+    (arrived,) = all_right(told, "steps")
+    steps = told["streams"][0]["steps"]
+    equal([step["from_ns"] for step in steps], [0, 500_000_000], "when steps begin")
+    equal([step["packets"] for step in steps], [2500, 500], "frames of the steps")
+    equal(arrived["steps"], [2500, 500], "frames of the steps that came")
+    check("last_lost_ns" not in arrived, arrived)
+    text = run(namespace.command(command(lab, *words)), seconds=40).stdout
+    check("from 0.500000 s: 500 frames sent, 0 refused" in text, text)
+
+
 def vhost_switch(lab):
     """A switch with two guests' ports, and how the generator names their other ends."""
     switch = lab.switch()

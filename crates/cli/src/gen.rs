@@ -10,7 +10,7 @@ use std::time::Duration;
 use traffic::report::{Percentiles, Report};
 use traffic::rule_sets::{self, SetKind};
 use traffic::run::Options;
-use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Rules, Size, Spec, Stream};
+use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Rules, Size, Spec, Step, Stream};
 
 /// Maximum size of a spec in bytes.
 const SPEC_MAX: u64 = 16 << 20;
@@ -24,7 +24,7 @@ pub struct GenOptions {
     pub command: Option<GenCommand>,
     /// What to send and where it is received, as YAML or JSON; - for standard input
     #[arg(value_name = "SPEC", conflicts_with_all = [
-        "to", "from", "pps", "poisson", "burst", "size", "flows", "order", "by", "seconds", "tcp",
+        "to", "from", "pps", "step", "poisson", "burst", "size", "flows", "order", "by", "seconds", "tcp",
         "eth_src", "eth_dst", "ip_src", "ip_dst", "port_src", "port_dst", "vlan", "seed", "warm_up",
         "drain", "replay", "rules", "in_port", "miss", "explode",
     ])]
@@ -39,6 +39,9 @@ pub struct GenOptions {
     /// Packets per second [default: as many as the port takes]
     #[arg(long, value_name = "RATE", conflicts_with = "poisson")]
     pub pps: Option<f64>,
+    /// From so many seconds on another rate than --pps, as 5=1e6; may be repeated
+    #[arg(long, value_name = "SECONDS=RATE", requires = "pps", conflicts_with_all = ["burst", "replay"])]
+    pub step: Vec<String>,
     /// Packets per second, on average, at random distances
     #[arg(long, value_name = "RATE")]
     pub poisson: Option<f64>,
@@ -334,6 +337,22 @@ fn port(option: &str, text: &str) -> Result<Port> {
     })
 }
 
+/// Reads steps of the rate behind the first.
+fn steps(pps: f64, texts: &[String]) -> Result<Vec<Step>> {
+    let mut steps = vec![Step { from: 0.0, pps }];
+    for text in texts {
+        let numbers = text.split_once('=').and_then(|(from, pps)| {
+            let (from, pps) = (from.trim().parse().ok()?, pps.trim().parse().ok()?);
+            Some(Step { from, pps })
+        });
+        match numbers {
+            Some(step) => steps.push(step),
+            None => bail!("--step {text}: SECONDS=RATE is meant, such as 5=1e6"),
+        }
+    }
+    Ok(steps)
+}
+
 fn stream(options: &GenOptions, port: Port) -> Result<Stream> {
     let rate = match (&options.replay, options.pps, options.poisson, options.burst) {
         (Some(file), pps, ..) => Rate::Replay {
@@ -343,7 +362,8 @@ fn stream(options: &GenOptions, port: Port) -> Result<Stream> {
             repeat: options.repeat,
         },
         (None, Some(pps), _, Some(length)) => Rate::Bursts { pps, length },
-        (None, Some(pps), _, None) => Rate::Constant { pps },
+        (None, Some(pps), _, None) if options.step.is_empty() => Rate::Constant { pps },
+        (None, Some(pps), _, None) => Rate::Steps(steps(pps, &options.step)?),
         (None, None, Some(pps), _) => Rate::Poisson { pps },
         (None, None, None, _) => Rate::Most,
     };
@@ -505,6 +525,14 @@ fn text(spec: &Spec, report: &Report) -> String {
             sent.bytes,
             sent.refused
         ));
+        for step in &sent.steps {
+            line(format_args!(
+                "  from {:.6} s: {} frames sent, {} refused",
+                step.from_ns as f64 / 1e9,
+                step.packets,
+                step.refused
+            ));
+        }
     }
     let mut names = spec
         .sinks
@@ -521,6 +549,18 @@ fn text(spec: &Spec, report: &Report) -> String {
                 "  {}: {} received, {} lost, {} duplicates, {} reordered",
                 sent.name, arrived.packets, arrived.lost, arrived.duplicates, arrived.reordered
             ));
+            for (step, packets) in sent.steps.iter().zip(&arrived.steps) {
+                line(format_args!(
+                    "    of those from {:.6} s: {packets} received",
+                    step.from_ns as f64 / 1e9
+                ));
+            }
+            if let Some(last) = arrived.last_lost_ns {
+                line(format_args!(
+                    "    the last that did not come was due at {:.6} s",
+                    last as f64 / 1e9
+                ));
+            }
             let measured = arrived.latency.count;
             let unknown = if 2 * arrived.disturbed >= measured && measured > 0 {
                 "not known: the generator was stopped meanwhile; with its stops "
@@ -609,6 +649,15 @@ mod tests {
     }
 
     #[test]
+    fn steps_are_rates_one_after_the_other() {
+        let spec = spec("--to dpdk:a --pps 100 --step 2=50 --step 4=1e3 --seconds 5").unwrap();
+        let step = |from, pps| Step { from, pps };
+        let wanted = vec![step(0.0, 100.0), step(2.0, 50.0), step(4.0, 1e3)];
+        assert_eq!(spec.streams[0].rate, Rate::Steps(wanted));
+        assert!(traffic::plan::Plan::new(&spec, 0).is_ok());
+    }
+
+    #[test]
     fn rules_are_asked_for() {
         let flows = |words: &str| spec(words).unwrap().streams[0].flows.clone();
         let plain = flows("--to dpdk:a --rules r.txt");
@@ -638,6 +687,8 @@ mod tests {
     #[test]
     fn bad_options_are_named() {
         for (words, wanted) in [
+            ("--to dpdk:a --step 2=50", "--pps"),
+            ("--to dpdk:a --pps 9 --step 2", "--step 2: SECONDS=RATE"),
             ("", "a SPEC, or --to or --from"),
             ("--to eth0", "--to eth0: KIND:NAME is meant"),
             ("--to tap:x", "there are virtio-user"),
