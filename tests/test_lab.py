@@ -398,6 +398,29 @@ def windows_of_one_start_are_one_run(lab):
     check(26 < figures["within"] < 27, figures)
 
 
+@test(timeout=300, hugepages=1)
+def recovery_is_measured_in_one_run_of_the_generator(lab):
+    """An overload that ends: frames are lost until after the change at most, and the figures say
+    so; an overload that the generator cannot make is said to be none."""
+    user = User(lab)
+    text = OWN.replace("method: throughput", "method: recovery")
+    text = text.replace("[sluice, nobody]", "[sluice]").replace("[64, 256]", "[64]")
+    text = text.replace("settings: {", "settings: {width: 20, ")
+    text = text.replace(
+        "{name: rate, title: Throughput, unit: Mpps, better: higher}",
+        "{name: recovery, title: Recovery, unit: us}\n  - {name: lost, title: Lost}",
+    )
+    text = text.replace("y: [rate]", "y: [recovery]")
+    text = text[: text.index("expect:")]
+    words = ("--output", user.output, "--rounds", "1", "--seconds", "0.2")
+    user.run("run", user.write(text), *words, "--sluiced", user.daemon, seconds=280)
+    (cell,) = user.cells()
+    recovery, lost = (cell["figures"][name]["median"] for name in ("recovery", "lost"))
+    lab.note(f"{recovery} us, {lost} frames, {cell['limited_by']}")
+    check(0 <= recovery <= 0.2e6, cell)
+    check((lost > 0) == (recovery > 0) or recovery == 0, cell)
+
+
 @test(timeout=240, hugepages=1)
 def rules_change_while_packets_pass(lab):
     """Packets obey each change, of Sluice and of Open vSwitch, and statistics come meanwhile."""

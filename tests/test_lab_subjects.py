@@ -12,6 +12,7 @@ import subprocess
 import types
 
 import harness
+from guest import IMAGES
 from harness import PATIENCE, ROOT, Failure, Raw, Skip, check, equal, ethernet, test, wait_for
 
 HOME = "/run/sluice-lab"
@@ -406,47 +407,64 @@ def samples_by_module(lab):
     nothing_left(subject.prefix)
 
 
-@test(timeout=300, hugepages=1)
+def of_settings(lab, name, **settings):
+    """A switch set up as an experiment's settings say, with guests; and its first line."""
+    subject = Subject(lab, "cell", json.dumps(settings), name, LONG)
+    line = subject.next()
+    check("core" in line["cores"], line)
+    return subject, line
+
+
+@test(timeout=400, hugepages=1)
 def through_guests(lab):
-    """p-v-p and p-v with guests behind vhost-user sockets."""
-    path = capture(lab)
+    """Guests behind vhost-user sockets: one that takes frames, one that sends them on, and chains
+    of those, through each of which all frames go."""
     for name in ("sluice", "ovs-dpdk"):
-        for shape, out in (("p-v-p", 4), ("p-v", None)):
-            subject = Subject(lab, "topology", shape, name, path, LONG)
-            line = subject.next()
-            check("core" in line["cores"] and shape in line["text"], line)
-            subject.ready()
-            subject.until(
-                f"{name}: guests get frames in {shape}",
-                lambda line: line["guests"] and line["guests"][0][1] > 1000,
+        for settings, ports, through in (
+            ({"path": "p-v"}, 2, 0),
+            ({"path": "p-v-p"}, 4, 1),
+            ({"path": "p-v-v"}, 4, 1),
+            ({"path": "p-p", "chain": 3}, 8, 3),
+        ):
+            subject, line = of_settings(lab, name, **settings)
+            equal((line["sinks"], line["physical"]), ([ports - 1], "memory"), settings)
+            equal(len(subject.ready()["ends"]), ports, f"{name}: ports of {settings}")
+            line = subject.until(
+                f"{name}: frames leave in {settings}",
+                lambda line: (
+                    line["counters"][-1]["sent"] > 1000
+                    and all(guest[1] > 1000 for guest in line["guests"][::2])
+                ),
             )
-            if out:
-                subject.until(
-                    f"{name}: frames leave in {shape}",
-                    lambda line: line["counters"][out - 1]["sent"] > 1000,
-                )
+            numbers = [guest[0] for guest in line["guests"]]
+            wanted = list(range(2, 2 + 2 * through))
+            equal(numbers[: 2 * through], wanted, f"{name}: ports of guests in {settings}")
             equal(subject.end()["signal"], signal.SIGTERM, f"{name}: why it ended")
             nothing_left(subject.prefix)
 
 
-@test(timeout=120)
+@test(timeout=180)
 def through_the_kernels_guests(lab):
-    """p-v-p of the kernel: veths, with a guest behind two TAPs."""
-    path = capture(lab)
+    """p-v-p and p-v-v-p of the kernel: veths, with guests behind two TAPs each."""
     for name in ("linux-bridge", "linux-ip"):
-        subject = Subject(lab, "topology", "p-v-p", name, path, LONG)
-        line = subject.next()
-        check("Instead of ports in memory" in line["text"], line)
-        equal((line["sources"], line["sinks"]), ([1], [4]), f"{name}: the generator's ports")
-        first, last = sockets(subject.ready())
-        for _ in range(10):
-            first.send(*(udp(number=number) for number in range(10)))
-            got = last.receive(20, lambda data: data[12:14] == b"\x08\0", 10)
-            equal(len(got), 10, f"{name}: frames that came through the guest")
-        line = subject.until("the guest has sent them", lambda line: line["guests"][1][2] >= 100)
-        equal([port[0] for port in line["guests"]], [2, 3], f"{name}: the guest's ports")
-        subject.end()
-        nothing_left(subject.prefix)
+        for chain in (1, 2):
+            subject, line = of_settings(lab, name, path="p-p", chain=chain)
+            sink = 2 * chain + 1
+            wanted = ([0], [sink], "veth")
+            equal((line["sources"], line["sinks"], line["physical"]), wanted, name)
+            ends = sockets(subject.ready())
+            first, last = ends[0], ends[-1]
+            for _ in range(10):
+                first.send(*(udp(number=number) for number in range(10)))
+                got = last.receive(20, lambda data: data[12:14] == b"\x08\0", 10)
+                equal(len(got), 10, f"{name}: frames that came through {chain} guests")
+            line = subject.until(
+                "the last guest has sent them", lambda line: line["guests"][-1][2] >= 100
+            )
+            ports = [port[0] for port in line["guests"]]
+            equal(ports, list(range(2, 2 + 2 * chain)), f"{name}: the guests' ports")
+            subject.end()
+            nothing_left(subject.prefix)
 
 
 @test(timeout=120, hugepages=1)
@@ -518,3 +536,71 @@ def taps_and_devices_are_cleaned_up(lab):
             subject.end()
         nothing_left(subject.prefix)
         harness.run("ip link show given0")
+
+
+@test(timeout=300, hugepages=1)
+def through_machines(lab):
+    """Guests that are machines of QEMU's: one that forwards and one that takes frames; all goes,
+    also after a kill."""
+    if not os.environ.get("SLUICE_LAB_GUEST") and not os.path.exists(f"{IMAGES}/modules/bridge.ko"):
+        raise Skip("scripts/setup has not made a guest with a bridge")
+
+    def machines():
+        return harness.run("pgrep -f guest-at-", ok=False).stdout.split()
+
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        subject, _ = of_settings(lab, "sluice", path="p-v-v", guest="qemu")
+        ready = subject.ready()
+        check(str(ready["guests"]) in machines(), ready)
+        line = subject.until(
+            "frames come out of the first machine and into the second",
+            lambda line: (
+                [guest[0] for guest in line["guests"]] == [2, 3, 4]
+                and line["guests"][1][2] > 1000
+                and line["guests"][2][1] > 1000
+            ),
+        )
+        lab.note(f"{line['guests']}")
+        if number == signal.SIGKILL:
+            subject.process.kill()
+            subject.process.wait(10)
+            check(len(machines()) == 2, "no machine is left by a killed lab")
+            lines, _ = say(lab, "clean")
+            equal(lines[-1]["failed"], [], "what could not be removed")
+            check("qemu" in "\n".join(lines[-1]["removed"]), lines)
+        else:
+            equal(subject.end()["signal"], signal.SIGTERM, "why it ended")
+        nothing_left(subject.prefix)
+        equal(machines(), [], "machines that are left")
+
+
+@test(timeout=120)
+def through_given_devices(lab):
+    """Devices that are given are a switch's ports; they come back, and those that are not there are
+    named."""
+    for number in (0, 1):
+        harness.run(f"ip link add given{number} type veth peer name wire{number}")
+        harness.run(f"ip link set wire{number} up")
+    devices = {"ports": "devices", "devices": "given0 given1", "peers": "wire0 wire1"}
+    for name in ("sluice", "linux-bridge"):
+        subject, line = of_settings(lab, name, path="p-p", **devices)
+        equal(line["physical"], "given devices", f"{name}: ports")
+        subject.ready()
+        check(harness.run("ip link show given0", ok=False).returncode, "it is where it was")
+        first = Raw(types.SimpleNamespace(name="", path="/proc/self/ns/net"), "wire0")
+        last = Raw(types.SimpleNamespace(name="", path="/proc/self/ns/net"), "wire1")
+        first.send(*(udp(number=number) for number in range(10)))
+        got = last.receive(20, lambda data: data[12:14] == b"\x08\0", 10)
+        equal(len(got), 10, f"{name}: frames from device to device")
+        subject.end()
+        nothing_left(subject.prefix)
+        harness.run("ip link show given0")
+    for settings, wanted in (
+        (devices | {"devices": "given0 nosuch0"}, "devices: there is no nosuch0"),
+        (devices | {"peers": "wire0 nosuch1"}, "peers: there is no nosuch1"),
+        (devices | {"devices": "given0"}, "has 2 physical ports, and 1 devices are named"),
+    ):
+        done = harness.run(
+            [*subject.command[:1], "cell", json.dumps(settings), "sluice", "1"], ok=False
+        )
+        check(done.returncode and wanted in done.stdout, done.stdout)

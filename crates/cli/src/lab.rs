@@ -7,7 +7,6 @@ use lab::compare::compare;
 use lab::experiment::{Experiment, Mode};
 use lab::generator::Own;
 use lab::machine::{self, Host};
-use lab::methods::Method;
 use lab::place::{self, Cores, OwnPlace};
 use lab::results::{Results, State};
 use lab::run::{self, Hands, Options};
@@ -18,8 +17,6 @@ use std::time::Duration;
 
 /// Readings of a look at the machine, of about a millisecond each.
 const READINGS: usize = 30;
-/// Cores that the lab's programs use.
-const PROGRAMS_CORES: [usize; 2] = [0, 1];
 /// How long an ended run has to put away what it made.
 const GRACE: Duration = Duration::from_secs(30);
 /// What stands before the commit in a version.
@@ -339,11 +336,12 @@ fn run_experiments(asked: &RunOptions) -> Result<()> {
     }
     place::heed_signals(GRACE)?;
     let place = OwnPlace::make()?;
-    // Programs use two cores of their own choice.
     let mut used = options.cores.clone();
-    if experiments.iter().any(|e| e.method() == Method::Program) {
-        used.extend(allowed.iter().filter(|core| PROGRAMS_CORES.contains(core)));
+    for name in experiments.iter().filter_map(|e| e.settings.get("program")) {
+        let pair = lab::program::cores(&name.to_string(), &options.cores);
+        used.extend(pair.into_iter().flat_map(|(one, other)| [one, other]));
     }
+    used.retain(|core| allowed.contains(core));
     let wait = Duration::from_secs(asked.wait);
     let _cores = Cores::take(&used, wait, &mut |line| errln!("{line}"))?;
     // What is made goes before others may measure.

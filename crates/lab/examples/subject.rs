@@ -3,7 +3,7 @@
 //! ```text
 //! subject versions                    what can be measured here
 //! subject run SUBJECT PLAN SECONDS    a plan in JSON (a file), counters twice a second
-//! subject topology NAME SUBJECT CAPTURE SECONDS    the same, with guests; no capture: veths
+//! subject cell SETTINGS SUBJECT SECONDS   the same of a cell's settings in JSON, with its guests
 //! subject clean                       removes what dead labs left
 //! ```
 //!
@@ -15,9 +15,10 @@
 use lab::guests::Guests;
 use lab::place::{OwnPlace, clean, heed_signals, interrupted};
 use lab::samples::{Target, samples};
+use lab::settings::Settings;
 use lab::subject::{Error, Plan, Subject};
 use lab::subjects;
-use lab::topology::{Shared, Topology, Wire, share, topology};
+use lab::trial::{Setup, fitting};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["run", subject, plan, seconds] => run(subject, plan, seconds),
-        ["topology", name, subject, capture, seconds] => build(name, subject, capture, seconds),
+        ["cell", settings, subject, seconds] => cell(settings, subject, seconds),
         ["clean"] => clean().map(|cleaned| {
             say(json!({
                 "removed": cleaned.removed,
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
                 "living": cleaned.living,
             }));
         }),
-        _ => Err(Error::Failed("versions, run, topology, or clean".into())),
+        _ => Err(Error::Failed("versions, run, cell, or clean".into())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -80,24 +81,31 @@ fn run(subject: &str, plan: &str, seconds: &str) -> Result<(), Error> {
     let text = std::fs::read_to_string(plan).map_err(|error| failed(&error))?;
     let plan: Plan = serde_json::from_str(&text).map_err(|error| failed(&error))?;
     let subject = subject_of(subject)?;
-    drive(&*subject, &plan, None, seconds)
+    let place = prepare(&*subject, &plan)?;
+    drive(place, &*subject, &plan, None, seconds)
 }
 
-fn build(name: &str, subject: &str, capture: &str, seconds: &str) -> Result<(), Error> {
+fn cell(settings: &str, subject: &str, seconds: &str) -> Result<(), Error> {
+    let failed = |error: String| Error::Failed(format!("{settings}: {error}"));
+    let values = serde_json::from_str(settings).map_err(|error| failed(error.to_string()))?;
+    let settings = Settings::of(&values).map_err(failed)?;
+    settings.check().map_err(failed)?;
     let subject = subject_of(subject)?;
-    let wire = match capture {
-        "" => Wire::Veth,
-        path => Wire::Memory(path.into()),
-    };
-    // Guests are there where a generator need not share their core.
-    let shared = share(&subjects::allowed_cores(), 1, false, true)?;
-    let topology = topology(name, &*subject, &wire, &shared.workers)?;
-    say(
-        json!({"text": topology.text, "cores": shared.text, "sources": topology.sources,
-        "sinks": topology.sinks}),
-    );
-    let plan = topology.plan.clone();
-    drive(&*subject, &plan, Some((topology, shared)), seconds)
+    heed_signals(Duration::from_secs(30))?;
+    let place = OwnPlace::make()?;
+    // Workers' first, as `sluice lab run` has them.
+    let cores: Vec<usize> = subjects::allowed_cores().into_iter().rev().collect();
+    let setup =
+        fitting(&settings, false, &*subject, &cores, &place.directory).map_err(Error::Missing)?;
+    say(json!({
+        "cores": setup.sharing(),
+        "physical": setup.physical.name(),
+        "sources": setup.sources,
+        "sinks": setup.sinks,
+    }));
+    subject.version()?;
+    let plan = setup.plan.clone();
+    drive(place, &*subject, &plan, Some(setup), seconds)
 }
 
 fn subject_of(name: &str) -> Result<Box<dyn Subject>, Error> {
@@ -107,27 +115,32 @@ fn subject_of(name: &str) -> Result<Box<dyn Subject>, Error> {
     })
 }
 
+fn prepare(subject: &dyn Subject, plan: &Plan) -> Result<OwnPlace, Error> {
+    subject.version()?;
+    subject.can(plan)?;
+    heed_signals(Duration::from_secs(30))?;
+    OwnPlace::make()
+}
+
 fn drive(
+    place: OwnPlace,
     subject: &dyn Subject,
     plan: &Plan,
-    built: Option<(Topology, Shared)>,
+    setup: Option<Setup>,
     seconds: &str,
 ) -> Result<(), Error> {
     let seconds: f64 = seconds
         .parse()
         .map_err(|error| Error::Failed(format!("{seconds}: {error}")))?;
-    subject.version()?;
-    subject.can(plan)?;
-    heed_signals(Duration::from_secs(30))?;
-    let place = OwnPlace::make()?;
     let mut running = subject.start(&place, plan)?;
-    let mut guests = match &built {
-        Some((topology, shared)) if !topology.guests.is_empty() => Some(Guests::start(
+    let mut guests = match &setup {
+        Some(setup) if !setup.guests.is_empty() => Some(Guests::start(
             &place,
             &running.ends(),
-            &topology.guests,
-            shared.guests,
-            shared.beside,
+            &setup.guests,
+            setup.kind,
+            setup.guests_core,
+            setup.core,
         )?),
         _ => None,
     };
@@ -136,6 +149,7 @@ fn drive(
         "ends": running.ends(),
         "process": running.process(),
         "workers": running.workers(),
+        "guests": guests.as_ref().and_then(Guests::process),
     }));
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     while Instant::now() < end && interrupted().is_none() {

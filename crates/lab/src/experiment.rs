@@ -293,7 +293,9 @@ impl Experiment {
     pub fn settings(&self, at: &BTreeMap<String, Value>) -> Result<Settings, String> {
         let mut all = self.settings.clone();
         all.extend(at.iter().map(|(name, value)| (name.clone(), value.clone())));
-        Settings::of(&all)
+        let settings = Settings::of(&all)?;
+        settings.check()?;
+        Ok(settings)
     }
 
     /// Says what is wrong, and where.

@@ -1,12 +1,15 @@
 //! Guests: what is behind a switch's virtual ports. One process or thread drives all of them in
 //! turn, on one core, so that guests do not take more cores than a machine has.
 //!
-//! Behind vhost-user sockets it is testpmd with virtio-user devices in the mode `io`; behind TAPs
-//! a thread of the lab's that reads and writes their files.
+//! Behind vhost-user sockets it is testpmd with virtio-user devices in the mode `io`, or, where
+//! that is asked for, a machine of QEMU's for each guest, all on that core; behind TAPs a thread of
+//! the lab's that reads and writes their files.
 
+pub(crate) mod qemu;
 mod taps;
 
 use crate::place::{Launch, Pages, Place, Program};
+use crate::settings::GuestKind;
 use crate::subject::{End, Error};
 use crate::subjects::testpmd::{Console, counters};
 use std::time::Duration;
@@ -45,6 +48,7 @@ enum Kind {
         _pages: Pages,
     },
     Taps(taps::Taps),
+    Machines(qemu::Machines),
 }
 
 /// Huge pages of 2 MiB of virtio-user guests.
@@ -53,12 +57,13 @@ const START: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);
 
 impl Guests {
-    /// Starts guests at the ends of a running switch: forwarding on `core`, what else they do on
-    /// `beside`.
+    /// Starts guests of a kind at the ends of a running switch: forwarding on `core`, what else
+    /// they do on `beside`.
     pub fn start(
         place: &Place,
         ends: &[End],
         guests: &[Guest],
+        wanted: GuestKind,
         core: usize,
         beside: usize,
     ) -> Result<Guests, Error> {
@@ -83,15 +88,25 @@ impl Guests {
                 .iter()
                 .flat_map(|(one, other)| other.iter().chain([one]))
         };
-        let kind = if all().all(|(_, end)| matches!(end, End::Socket { server: true, .. })) {
-            testpmd(place, &pairs, core, beside)?
-        } else if all().all(|(_, end)| matches!(end, End::Tap { .. })) {
-            Kind::Taps(taps::Taps::start(&pairs, core)?)
-        } else {
-            let ends: Vec<&End> = all().map(|(_, end)| *end).collect();
-            return Err(Error::Missing(format!(
-                "guests are behind vhost-user sockets or TAPs, all of one kind, and not at {ends:?}"
-            )));
+        let sockets = all().all(|(_, end)| matches!(end, End::Socket { server: true, .. }));
+        let taps = all().all(|(_, end)| matches!(end, End::Tap { .. }));
+        let kind = match wanted {
+            GuestKind::Auto | GuestKind::VirtioUser if sockets => {
+                testpmd(place, &pairs, core, beside)?
+            }
+            GuestKind::Auto | GuestKind::Tap if taps => {
+                Kind::Taps(taps::Taps::start(&pairs, core)?)
+            }
+            GuestKind::Qemu if sockets => {
+                Kind::Machines(qemu::Machines::start(place, &pairs, core)?)
+            }
+            _ => {
+                let ends: Vec<&End> = all().map(|(_, end)| *end).collect();
+                return Err(Error::Missing(format!(
+                    "guests of the kind {} are not at such ends: {ends:?}",
+                    wanted.name()
+                )));
+            }
         };
         Ok(Guests { kind })
     }
@@ -119,14 +134,16 @@ impl Guests {
                     .collect())
             }
             Kind::Taps(taps) => taps.handled(),
+            Kind::Machines(machines) => machines.handled(),
         }
     }
 
-    /// The process that has the guests, where it is not the lab's own.
+    /// The process that has the guests, or the first of them, where it is not the lab's own.
     pub fn process(&self) -> Option<u32> {
         match &self.kind {
             Kind::Testpmd { program, .. } => Some(program.id()),
             Kind::Taps(_) => None,
+            Kind::Machines(machines) => machines.process(),
         }
     }
 
@@ -140,6 +157,10 @@ impl Guests {
             Kind::Taps(_) => {
                 "Guests are files of TAPs that one thread reads and writes in turn; it sleeps while \
                  nothing comes."
+            }
+            Kind::Machines(_) => {
+                "Guests are machines of QEMU's with one processor and the kernel's bridge between \
+                 two virtio-net devices, all on one core."
             }
         }
         .into()
@@ -158,6 +179,7 @@ impl Guests {
                 asked.and(ended)
             }
             Kind::Taps(taps) => taps.stop(),
+            Kind::Machines(machines) => machines.stop(),
         }
     }
 }

@@ -33,7 +33,6 @@ pub mod speed;
 pub mod statistics;
 pub mod subject;
 pub mod subjects;
-pub mod topology;
 pub mod trial;
 
 pub use error::Error;

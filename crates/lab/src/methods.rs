@@ -31,6 +31,12 @@ pub trait Trial {
         Err("this generator sends no bursts".into())
     }
 
+    /// Offers `rates.0` packets per second for `times.0` seconds, then at once `rates.1` for
+    /// `times.1`, in one schedule.
+    fn step(&mut self, _rates: (f64, f64), _times: (f64, f64)) -> Result<Stepped, String> {
+        Err("this generator changes no rate".into())
+    }
+
     /// Changes rules while packets pass, as often as `seconds` allow.
     fn changes(&mut self, _seconds: f64) -> Result<Changes, String> {
         Err("rules cannot be changed here while packets pass".into())
@@ -60,6 +66,20 @@ pub struct Outcome {
     /// What was the limit whatever was lost: guests that did not take what came for them, a core
     /// that is shared.
     pub hindered: Option<String>,
+}
+
+/// What came of a rate that changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stepped {
+    /// Frames that were sent before the change, and how many of them came back.
+    pub before: (u64, u64),
+    /// Those after it.
+    pub after: (u64, u64),
+    /// When the last frame was due that did not come back, seconds after the change; below 0:
+    /// before it.
+    pub last_lost: Option<f64>,
+    /// What was the limit if not the device, in words.
+    pub limited: Option<String>,
 }
 
 impl Outcome {
@@ -360,6 +380,11 @@ impl Trial for Counted<'_> {
     fn burst(&mut self, frames: u64, repeats: u32) -> Result<Outcome, String> {
         self.count += 1;
         self.trial.burst(frames, repeats)
+    }
+
+    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, String> {
+        self.count += 1;
+        self.trial.step(rates, times)
     }
 
     fn changes(&mut self, seconds: f64) -> Result<Changes, String> {

@@ -29,6 +29,8 @@ pub struct Request<'a> {
     pub subjects: &'a [String],
     /// Sluice's daemon; absent: that beside the command.
     pub daemon: Option<&'a Path>,
+    /// The core of who is measured, and that of all else.
+    pub cores: (usize, usize),
     /// Rounds.
     pub rounds: u32,
     /// Seconds of a measurement.
@@ -38,6 +40,19 @@ pub struct Request<'a> {
     /// A variable of its environment, and of that of all that it starts, by which `sluice lab
     /// clean` finds them.
     pub mark: (&'a str, &'a str),
+}
+
+/// The program whose cores are always the same, since it tells flows apart by them.
+const STEERING: (&str, (usize, usize)) = ("lab_steering.py", (1, 0));
+
+/// The core of who is measured by a program, and that of all else, in a run with these cores
+/// (workers' first); an error where it has too few.
+pub fn cores(program: &str, cores: &[usize]) -> Result<(usize, usize), String> {
+    match (program == STEERING.0, cores) {
+        (true, _) => Ok(STEERING.1),
+        (false, &[worker, other, ..]) => Ok((worker, other)),
+        _ => Err("its program needs two cores, and the run has one (--core)".into()),
+    }
 }
 
 /// Finds a program of the lab: in the build tree's `bench`, in `share/sluice/lab/bench` below the
@@ -112,6 +127,8 @@ pub fn run(
     if let Some(daemon) = request.daemon.map(Path::to_owned).or_else(beside) {
         command.arg("--daemon").arg(daemon);
     }
+    let (worker, other) = request.cores;
+    command.env("SLUICE_BENCH_CORES", format!("{worker},{other}"));
     // Where it is installed, nothing else is to appear.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     // A group of its own: what is typed at the terminal reaches the lab alone, which then ends it.
@@ -242,6 +259,7 @@ mod tests {
             mode: "quick",
             subjects: &[],
             daemon: None,
+            cores: (3, 2),
             rounds: 2,
             seconds: 0.5,
             limit,
@@ -254,7 +272,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = script(
             directory.path(),
-            r#"echo "{\"subject\":\"$1 $3 $5 $7 $SLUICE_LAB\",\"figures\":{\"rate\":5}}"; echo talk >&2"#,
+            r#"echo "{\"subject\":\"$1 $3 $5 $7 $SLUICE_LAB $SLUICE_BENCH_CORES\",\"figures\":{\"rate\":5}}"; echo talk >&2"#,
         );
         let log = directory.path().join("log");
         let mut got = Vec::new();
@@ -262,7 +280,7 @@ mod tests {
         let limit = Duration::from_secs(60);
         run(&path, &request(limit), &log, &stop, |line| got.push(line)).unwrap();
         assert_eq!(got.len(), 1);
-        assert_eq!(got[0].subject, "D1 quick 2 0.5 sluicelab0-");
+        assert_eq!(got[0].subject, "D1 quick 2 0.5 sluicelab0- 3,2");
         assert_eq!(std::fs::read_to_string(log).unwrap(), "talk\n");
     }
 
@@ -299,6 +317,17 @@ mod tests {
             long,
         );
         assert!(text.contains("exit status: 3"), "{text}");
+    }
+
+    #[test]
+    fn programs_have_the_runs_cores() {
+        assert_eq!(cores("lab_slicing.py", &[5, 4, 1]), Ok((5, 4)));
+        assert_eq!(cores("lab_steering.py", &[5]), Ok((1, 0)));
+        assert!(
+            cores("lab_slicing.py", &[5])
+                .unwrap_err()
+                .contains("--core")
+        );
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub struct Machine {
     /// window.
     pub speeds: Vec<f64>,
     /// Nanoseconds of a cache line's way between two cores and back: one for each window with two
-    /// cores.
+    /// cores, and those before and after each program.
     #[serde(default)]
     pub between_ns: Vec<f64>,
     /// What limits what can be shown here, a sentence each.

@@ -10,7 +10,7 @@ use crate::advice;
 use crate::experiment::{Experiment, Mode};
 use crate::findings;
 use crate::generator::Generate;
-use crate::guests::Guests;
+use crate::guests::{self, Guests};
 use crate::journal::{Entry, Header, Journal, Window};
 use crate::lines::{self, Line};
 use crate::machine::{self, Host};
@@ -18,7 +18,7 @@ use crate::methods::{Limits, Method};
 use crate::place;
 use crate::program;
 use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value, Windows};
-use crate::settings::Settings;
+use crate::settings::{GuestKind, Settings};
 use crate::simulation;
 use crate::speed::{self, Probe};
 use crate::statistics;
@@ -39,6 +39,8 @@ const TRIAL: f64 = 0.6;
 /// also has guests' ports of DPDK.
 const GENERATOR: f64 = 0.6;
 const OFFERED: f64 = 2.4;
+/// About how long a machine of QEMU's takes to boot and to be set up, emulated.
+const MACHINE: f64 = 6.0;
 /// About how long a round of a program's experiment takes, seconds, where it does not say so.
 const PROGRAM: f64 = 18.0;
 /// After so many starts that failed a subject is not started again for the same cells.
@@ -114,6 +116,8 @@ struct Known {
     cannot: Vec<(String, String, BTreeMap<String, Value>, String)>,
     /// What stood for physical ports, by experiment and subject.
     physical: BTreeMap<String, BTreeMap<&'static str, BTreeSet<String>>>,
+    /// The way between a program's two cores before and after it, nanoseconds, by experiment.
+    ways: BTreeMap<String, Vec<f64>>,
     /// How cores were shared, by experiment.
     sharing: BTreeMap<String, BTreeSet<String>>,
 }
@@ -191,7 +195,9 @@ pub fn run(
         results.made.seconds = seconds;
         results.made.repeated = known.windows.iter().map(|w| w.repeated).sum();
         results.machine.speeds = speeds(&known.windows);
-        results.machine.between_ns = known.windows.iter().filter_map(|w| w.between_ns).collect();
+        let windows = known.windows.iter().filter_map(|w| w.between_ns);
+        let programs = known.ways.values().flatten().copied();
+        results.machine.between_ns = windows.chain(programs).collect();
     };
     for experiment in experiments {
         if (hands.stop)() {
@@ -385,28 +391,19 @@ fn groups<'e>(
                 cannot(missing.unwrap_or_else(|| "the lab cannot set it up".into()));
                 continue;
             };
-            let candidates = trial::candidates(settings.ports, experiment.method().offers());
-            let (mut fits, mut why) = (None, Vec::new());
-            for physical in candidates {
-                match fit(
-                    &settings,
-                    *physical,
-                    experiment.method().offers(),
-                    hands.subjects[number].as_ref(),
-                    options,
-                    &directory,
-                ) {
-                    Ok(setup) => {
-                        fits = Some(setup);
-                        break;
-                    }
-                    Err(reason) if why.contains(&reason) => {}
-                    Err(reason) => why.push(reason),
+            let fits = trial::fitting(
+                &settings,
+                experiment.method().offers(),
+                hands.subjects[number].as_ref(),
+                &options.cores,
+                &directory,
+            );
+            let setup = match fits {
+                Ok(setup) => setup,
+                Err(why) => {
+                    cannot(why);
+                    continue;
                 }
-            }
-            let Some(setup) = fits else {
-                cannot(why.join("; "));
-                continue;
             };
             let kinds = known.physical.entry(experiment.id.clone()).or_default();
             kinds
@@ -419,6 +416,7 @@ fn groups<'e>(
                 let first = &group.cells[0].2.plan;
                 group.subject == id.as_str()
                     && group.cells[0].2.guests == setup.guests
+                    && group.cells[0].2.kind == setup.kind
                     && first.ports == setup.plan.ports
                     && first.cores == setup.plan.cores
             });
@@ -436,23 +434,6 @@ fn groups<'e>(
         }
     }
     Ok(groups)
-}
-
-/// What a cell asks of a subject with such ports, or why it cannot.
-fn fit(
-    settings: &Settings,
-    physical: Physical,
-    offers: bool,
-    subject: &dyn Subject,
-    options: &Options,
-    directory: &std::path::Path,
-) -> Result<Setup, String> {
-    let setup = trial::setup(settings, physical, offers, &options.cores, directory);
-    let setup = setup.map_err(|error| error.to_string())?;
-    subject
-        .can(&setup.plan)
-        .map_err(|error| error.to_string())?;
-    Ok(setup)
 }
 
 /// Starts a switch, measures a window of each cell of a group, and stops it.
@@ -623,10 +604,17 @@ fn guests(setup: &Setup, running: &dyn Running, place: &Place) -> Result<Option<
     if setup.guests.is_empty() {
         return Ok(None);
     }
-    let beside = setup.core;
-    Guests::start(place, &running.ends(), &setup.guests, setup.core, beside)
-        .map(Some)
-        .map_err(|error| format!("guests do not start: {error}"))
+    let (core, beside) = (setup.guests_core, setup.core);
+    Guests::start(
+        place,
+        &running.ends(),
+        &setup.guests,
+        setup.kind,
+        core,
+        beside,
+    )
+    .map(Some)
+    .map_err(|error| format!("guests do not start: {error}"))
 }
 
 /// Measures a window, bracketed by looks at the machine's speed.
@@ -657,7 +645,11 @@ fn measure(
     };
     // Where frames go from core to core.
     let is_alone = setup.guests.is_empty() && setup.physical == Physical::Memory;
-    let generators = (!setup.shared && !is_alone).then_some(setup.core);
+    let theirs = match setup.physical {
+        Physical::Memory => setup.guests_core,
+        _ => setup.core,
+    };
+    let generators = (!setup.shared && !is_alone).then_some(theirs);
     let second = setup.plan.cores.get(1).copied().or(generators);
     speed::bracketed(hands.probe, core, second, process, repeats, || {
         let mut live = Live {
@@ -734,6 +726,13 @@ fn outside(
         experiment: experiment.id.clone(),
     })?;
     let rounds = options.rounds.unwrap_or(experiment.rounds(options.mode));
+    // It measures neither the machine's speed nor the way between its cores itself.
+    let pair = match experiment.settings.get("program") {
+        Some(Value::Text(name)) => program::cores(name, &options.cores).ok(),
+        _ => None,
+    };
+    let mut ways = Vec::new();
+    ways.extend(pair.and_then(|(one, other)| hands.probe.between(one, other)));
     let (mut found, mut problem) = (Vec::new(), None);
     let mut accept = |line: Line| {
         if wanted(options, &line.subject) && problem.is_none() {
@@ -773,6 +772,8 @@ fn outside(
             .extend(found.into_iter().map(|line| (experiment.id.clone(), line)));
         return Ok(());
     }
+    ways.extend(pair.and_then(|(one, other)| hands.probe.between(one, other)));
+    known.ways.insert(experiment.id.clone(), ways);
     let seconds = begun.elapsed().as_secs_f64();
     let failed = outcome.err();
     if let Some(why) = &failed {
@@ -803,6 +804,7 @@ fn run_program(
         Some(Value::Text(name)) => name.as_str(),
         _ => return Err("settings.program is not a name".into()),
     };
+    let cores = program::cores(name, &options.cores)?;
     let path = program::find(name)?;
     let measured: Vec<String> = experiment
         .subjects
@@ -820,6 +822,7 @@ fn run_program(
             &measured
         },
         daemon: options.daemon.as_deref(),
+        cores,
         rounds,
         seconds: options.seconds.unwrap_or(experiment.seconds(options.mode)),
         limit: PROGRAM_LIMIT * rounds,
@@ -912,7 +915,7 @@ fn assemble(
             }
             None => State::Done,
         },
-        substituted: experiment.substituted.clone(),
+        substituted: substituted(experiment, options),
         parameters: experiment
             .sweep
             .iter()
@@ -926,6 +929,36 @@ fn assemble(
     };
     found.findings = findings::findings(experiment, &found);
     found
+}
+
+/// What stands for something else: the experiment's words, and what emulated guests are.
+fn substituted(experiment: &Experiment, options: &Options) -> Vec<String> {
+    let mut sentences = experiment.substituted.clone();
+    let machines = experiment
+        .cells(options.mode)
+        .iter()
+        .any(|at| machines(experiment, at) > 0);
+    if machines && guests::qemu::is_emulated() {
+        sentences.push(
+            "Guests of the kind qemu are emulated (TCG): this host has no virtualization for them. \
+             They stand for what a virtual machine costs, of which an emulator's instructions are \
+             many times the price: their figures are to be compared with no other guest's and no \
+             real machine's."
+                .into(),
+        );
+    }
+    sentences
+}
+
+/// How many machines of QEMU's a cell of trials has.
+fn machines(experiment: &Experiment, at: &BTreeMap<String, Value>) -> usize {
+    match experiment.settings(at) {
+        Ok(settings) if settings.guest == GuestKind::Qemu => {
+            let ends = !experiment.method().offers() && !settings.path.from_guest;
+            settings.path.through + usize::from(ends && settings.path.to_guest)
+        }
+        _ => 0,
+    }
 }
 
 /// Why no cell has a figure.
@@ -946,6 +979,14 @@ fn topology(experiment: &Experiment, known: &Known) -> String {
     if let Some(sharing) = known.sharing.get(&experiment.id) {
         let sentences: Vec<_> = sharing.iter().map(String::as_str).collect();
         text += &format!(" Cores: {}.", sentences.join("; or "));
+    }
+    if let Some(&[before, after]) = known.ways.get(&experiment.id).map(Vec::as_slice)
+        && speed::another_way(Some(before), Some(after))
+    {
+        text += &format!(
+            " While it was measured the host moved a virtual processor: the way of a cache line \
+             between its two cores took {before:.0} ns before and {after:.0} ns after it."
+        );
     }
     if let Some(with) = known.with.get(&experiment.id) {
         text += &format!(" Measured together with {}.", with.join(" and "));
@@ -1130,12 +1171,17 @@ pub fn estimate(experiment: &Experiment, all: &[Experiment], options: &Options) 
         })
         .collect();
     let visits = visits.len() as f64;
+    let booting: f64 = cells
+        .iter()
+        .map(|at| machines(experiment, at) as f64 * MACHINE)
+        .sum();
     let whole = experiment
         .subjects
         .iter()
         .filter(|subject| wanted(options, subject))
         .map(|subject| {
-            visits * start(subject) + cells.len() as f64 * window(experiment, options, subject)
+            let windows = cells.len() as f64 * window(experiment, options, subject);
+            visits * start(subject) + booting + windows
         });
     f64::from(rounds) * whole.sum::<f64>()
 }

@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 /// Names of settings, in the order in which `docs/lab.md` explains them.
 pub const NAMES: &[&str] = &[
     "path",
+    "chain",
     "ports",
+    "devices",
+    "peers",
+    "guest",
     "direction",
     "job",
     "workers",
@@ -23,54 +27,67 @@ pub const NAMES: &[&str] = &[
     "width",
 ];
 
-/// What stands between a frame's entry and its exit.
+/// Most guests that frames pass through: DPDK as distributions build it has 32 ports, and the
+/// switch needs two for each and two more.
+pub const MOST_THROUGH: usize = 15;
+
+/// What stands between a frame's entry and its exit. Its name in experiments has a `p` for each
+/// physical port and a `v` for each guest, in the order in which a frame meets them: `p-v-v-p` goes
+/// through two guests, and in `p-v-v` the second guest takes what the first sends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// From a physical port to another.
-    PhysicalPhysical,
-    /// From a physical port to a guest.
-    PhysicalVirtual,
-    /// From a guest to a physical port.
-    VirtualPhysical,
-    /// From a guest to another.
-    VirtualVirtual,
-    /// From a physical port through a guest to another physical port.
-    PhysicalVirtualPhysical,
-    /// From a physical port through a guest to another guest.
-    PhysicalVirtualVirtual,
+pub struct Path {
+    /// Whether frames come from a guest, and not from a physical port.
+    pub from_guest: bool,
+    /// Guests that frames pass through, one after the other.
+    pub through: usize,
+    /// Whether they end at a guest.
+    pub to_guest: bool,
 }
 
 impl Path {
-    const ALL: [(&'static str, Path); 6] = [
-        ("p-p", Path::PhysicalPhysical),
-        ("p-v", Path::PhysicalVirtual),
-        ("v-p", Path::VirtualPhysical),
-        ("v-v", Path::VirtualVirtual),
-        ("p-v-p", Path::PhysicalVirtualPhysical),
-        ("p-v-v", Path::PhysicalVirtualVirtual),
-    ];
+    /// Reads a name.
+    pub fn of(name: &str) -> Option<Path> {
+        let words: Option<Vec<bool>> = name
+            .split('-')
+            .map(|word| match word {
+                "p" => Some(false),
+                "v" => Some(true),
+                _ => None,
+            })
+            .collect();
+        let [from_guest, through @ .., to_guest] = &words?[..] else {
+            return None;
+        };
+        let are_guests = through.iter().all(|is_guest| *is_guest);
+        (are_guests && through.len() <= MOST_THROUGH).then_some(Path {
+            from_guest: *from_guest,
+            through: through.len(),
+            to_guest: *to_guest,
+        })
+    }
 
     /// Its name in experiments.
-    pub fn name(self) -> &'static str {
-        let found = Path::ALL.iter().find(|(_, path)| *path == self);
-        found.expect("all are named").0
+    pub fn name(self) -> String {
+        let letter = |is_guest| if is_guest { "v" } else { "p" };
+        let through = "-v".repeat(self.through);
+        format!(
+            "{}{through}-{}",
+            letter(self.from_guest),
+            letter(self.to_guest)
+        )
     }
 
     /// Kinds of its ports in the order of the plan: whether each is a guest's.
-    pub fn guests(self) -> &'static [bool] {
-        match self {
-            Path::PhysicalPhysical => &[false, false],
-            Path::PhysicalVirtual => &[false, true],
-            Path::VirtualPhysical => &[true, false],
-            Path::VirtualVirtual => &[true, true],
-            Path::PhysicalVirtualPhysical => &[false, true, true, false],
-            Path::PhysicalVirtualVirtual => &[false, true, true, true],
-        }
+    pub fn guests(self) -> Vec<bool> {
+        let mut guests = vec![self.from_guest];
+        guests.extend(std::iter::repeat_n(true, 2 * self.through));
+        guests.push(self.to_guest);
+        guests
     }
 
-    /// Ports (numbers from 1) between which a guest forwards.
-    pub fn through(self) -> Option<(u16, u16)> {
-        (self.guests().len() == 4).then_some((2, 3))
+    /// Ports (numbers from 1) between which guests forward, one pair for each guest.
+    pub fn pairs(self) -> impl Iterator<Item = (u16, u16)> {
+        (1..=self.through as u16).map(|guest| (2 * guest, 2 * guest + 1))
     }
 }
 
@@ -85,6 +102,36 @@ pub enum Ports {
     Veth,
     /// A guest's interface.
     Virtual,
+    /// Devices that are given: network cards.
+    Devices,
+}
+
+/// What guests are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestKind {
+    /// What the switch's ports for guests are for: virtio-user, or a TAP.
+    Auto,
+    /// virtio-user devices of one process.
+    VirtioUser,
+    /// Files of TAPs.
+    Tap,
+    /// Machines of QEMU's, one for each guest.
+    Qemu,
+}
+
+impl GuestKind {
+    const ALL: [(&'static str, GuestKind); 4] = [
+        ("auto", GuestKind::Auto),
+        ("virtio-user", GuestKind::VirtioUser),
+        ("tap", GuestKind::Tap),
+        ("qemu", GuestKind::Qemu),
+    ];
+
+    /// Its name in experiments.
+    pub fn name(self) -> &'static str {
+        let found = GuestKind::ALL.iter().find(|(_, kind)| *kind == self);
+        found.expect("all are named").0
+    }
 }
 
 /// What the switch does.
@@ -131,6 +178,14 @@ pub struct Settings {
     pub path: Path,
     /// What stands for a physical port.
     pub ports: Ports,
+    /// Names of the devices that are physical ports (`ports: devices`), in the path's order:
+    /// interfaces, or PCI addresses.
+    pub devices: Vec<String>,
+    /// Devices at the other ends of their wires, in the same order, where the generator is; none:
+    /// whoever sends is not the lab's.
+    pub peers: Vec<String>,
+    /// What guests are.
+    pub guest: GuestKind,
     /// Whether frames go both ways (`both`), and not one way.
     pub both: bool,
     /// What the switch does.
@@ -164,8 +219,15 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            path: Path::PhysicalPhysical,
+            path: Path {
+                from_guest: false,
+                through: 0,
+                to_guest: false,
+            },
             ports: Ports::Auto,
+            devices: Vec::new(),
+            peers: Vec::new(),
+            guest: GuestKind::Auto,
             both: false,
             job: JobKind::Cross,
             workers: 1,
@@ -193,12 +255,70 @@ impl Settings {
                 .set(name, value)
                 .map_err(|what| format!("{name}: {what}"))?;
         }
+        if let Some(chain) = values.get("chain") {
+            let chain = whole(chain, 0, MOST_THROUGH as u64)? as usize;
+            if ![0, chain].contains(&settings.path.through) {
+                return Err(format!(
+                    "chain: {chain}, but the path {} has {} guests between its ends",
+                    settings.path.name(),
+                    settings.path.through
+                ));
+            }
+            settings.path.through = chain;
+        }
         Ok(settings)
+    }
+
+    /// Says what does not go together, where all settings of a cell are known.
+    pub fn check(&self) -> Result<(), String> {
+        let guests = self.path.guests();
+        let mut physical = guests.iter().filter(|is_guest| !**is_guest).count();
+        if self.job == JobKind::Copies && !self.path.to_guest {
+            physical += self.outputs - 1;
+        }
+        let enough = |name: &str, devices: &[String]| match devices.len() < physical {
+            true => Err(format!(
+                "{name}: the path {} has {physical} physical ports, and {} devices are named: {}",
+                self.path.name(),
+                devices.len(),
+                devices.join(" ")
+            )),
+            false => Ok(()),
+        };
+        if self.ports != Ports::Devices {
+            return match (&self.devices[..], &self.peers[..]) {
+                ([], []) => Ok(()),
+                ([], _) => Err("peers: is for ports: devices".into()),
+                _ => Err("devices: is for ports: devices".into()),
+            };
+        }
+        enough("devices", &self.devices)?;
+        if self.peers.is_empty() {
+            return Ok(());
+        }
+        enough("peers", &self.peers)?;
+        match self.peers.iter().find(|peer| self.devices.contains(peer)) {
+            Some(peer) => Err(format!("peers: {peer} is one of the devices, too")),
+            None => Ok(()),
+        }
     }
 
     fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
         match name {
-            "path" => self.path = word(value, &Path::ALL)?,
+            "path" => {
+                let text = value.to_string();
+                self.path = Path::of(&text).ok_or_else(|| {
+                    format!(
+                        "there is no {text:?}; there are p-p, p-v, v-p and v-v, and these with up \
+                         to {MOST_THROUGH} guests (v) between, such as p-v-v-p"
+                    )
+                })?;
+            }
+            // It changes the path, when that is known.
+            "chain" => drop(whole(value, 0, MOST_THROUGH as u64)?),
+            "devices" => self.devices = names(value)?,
+            "peers" => self.peers = names(value)?,
+            "guest" => self.guest = word(value, &GuestKind::ALL)?,
             "ports" => {
                 self.ports = word(
                     value,
@@ -207,6 +327,7 @@ impl Settings {
                         ("memory", Ports::Memory),
                         ("veth", Ports::Veth),
                         ("virtual", Ports::Virtual),
+                        ("devices", Ports::Devices),
                     ],
                 )?;
             }
@@ -278,6 +399,32 @@ fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Result<T, String> {
     }
 }
 
+/// Names of devices, parted by blanks.
+fn names(value: &Value) -> Result<Vec<String>, String> {
+    let Value::Text(text) = value else {
+        return Err(format!("{:?} is no name of a device", value.to_string()));
+    };
+    let names: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    if names.is_empty() {
+        return Err("no device is named".into());
+    }
+    let is_name = |name: &str| {
+        let fine = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+        name.len() <= 15 && name != "." && name != ".." && name.chars().all(fine)
+    };
+    for (number, name) in names.iter().enumerate() {
+        if !is_name(name) {
+            return Err(format!(
+                "{name:?} is neither an interface's name nor a PCI address"
+            ));
+        }
+        if names[..number].contains(name) {
+            return Err(format!("{name} is named twice"));
+        }
+    }
+    Ok(names)
+}
+
 fn number(value: &Value, least: f64, most: f64) -> Result<f64, String> {
     match value {
         Value::Number(number) if (least..=most).contains(number) => Ok(*number),
@@ -314,14 +461,125 @@ mod tests {
     fn values_are_read_in_their_units() {
         assert_eq!(of("load", 1.5).unwrap().load, Some(1.5e6));
         assert_eq!(of("loss", 0.5).unwrap().loss, 0.005);
-        assert_eq!(of("path", "p-v-p").unwrap().path.through(), Some((2, 3)));
-        assert_eq!(of("path", "v-v").unwrap().path.name(), "v-v");
+        assert_eq!(of("path", "p-v-p").unwrap().path.through, 1);
         assert!(of("direction", "both").unwrap().both);
     }
 
     #[test]
+    fn paths_are_what_their_names_say() {
+        for (name, guests, pairs) in [
+            ("p-p", "pp", vec![]),
+            ("v-p", "vp", vec![]),
+            ("p-v-p", "pvvp", vec![(2, 3)]),
+            ("p-v-v", "pvvv", vec![(2, 3)]),
+            ("p-v-v-p", "pvvvvp", vec![(2, 3), (4, 5)]),
+            ("v-v-v-v", "vvvvvv", vec![(2, 3), (4, 5)]),
+        ] {
+            let path = of("path", name).unwrap().path;
+            assert_eq!(path.name(), name);
+            let letters = |is_guest: &bool| if *is_guest { 'v' } else { 'p' };
+            let found: String = path.guests().iter().map(letters).collect();
+            assert_eq!(found, guests, "{name}");
+            assert_eq!(path.pairs().collect::<Vec<_>>(), pairs, "{name}");
+        }
+        for name in ["", "p", "p-p-p", "p-v-p-v", "p--p", "pvp"] {
+            assert_eq!(Path::of(name), None, "{name}");
+        }
+        let longest = format!("p{}-p", "-v".repeat(MOST_THROUGH));
+        assert!(Path::of(&longest).is_some());
+        assert_eq!(Path::of(&longest.replacen("-v", "-v-v", 1)), None);
+    }
+
+    #[test]
+    fn a_chain_has_a_length() {
+        let chained = |path: &str, chain: f64| {
+            let values = [("path", Value::from(path)), ("chain", chain.into())];
+            let values = values.map(|(name, value)| (name.to_string(), value));
+            Settings::of(&values.into()).map(|settings| settings.path.name())
+        };
+        assert_eq!(chained("p-p", 3.0).unwrap(), "p-v-v-v-p");
+        assert_eq!(chained("p-v", 1.0).unwrap(), "p-v-v");
+        assert_eq!(chained("p-v-p", 1.0).unwrap(), "p-v-p");
+        assert_eq!(chained("v-p", 0.0).unwrap(), "v-p");
+        let error = chained("p-v-p", 2.0).unwrap_err();
+        assert!(
+            error.contains("chain: 2") && error.contains("p-v-p has 1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn devices_are_as_many_as_the_path_needs() {
+        let checked = |texts: &[(&str, &str)]| {
+            let values = texts
+                .iter()
+                .map(|(name, value)| (name.to_string(), Value::from(*value)));
+            Settings::of(&values.collect())?.check()
+        };
+        let devices = ("ports", "devices");
+        assert_eq!(checked(&[]), Ok(()));
+        assert_eq!(
+            checked(&[devices, ("devices", "eth0 0000:3b:00.0")]),
+            Ok(())
+        );
+        let to_guest = ("path", "p-v");
+        assert_eq!(checked(&[devices, to_guest, ("devices", "eth0")]), Ok(()));
+        let two = ("devices", "a b");
+        for (texts, wanted) in [
+            (
+                vec![devices],
+                "devices: the path p-p has 2 physical ports, and 0",
+            ),
+            (
+                vec![devices, ("devices", "eth0")],
+                "and 1 devices are named: eth0",
+            ),
+            (vec![("devices", "a b")], "devices: is for ports: devices"),
+            (vec![("peers", "a b")], "peers: is for ports: devices"),
+            (
+                vec![devices, two, ("peers", "c")],
+                "peers: the path p-p has 2",
+            ),
+            (
+                vec![devices, two, ("peers", "c b")],
+                "peers: b is one of the devices",
+            ),
+            (
+                vec![devices, ("devices", "a a")],
+                "devices: a is named twice",
+            ),
+            (
+                vec![devices, ("devices", "a/b")],
+                "devices: \"a/b\" is neither",
+            ),
+            (
+                vec![devices, ("devices", " ")],
+                "devices: no device is named",
+            ),
+        ] {
+            let error = checked(&texts).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
     fn bad_values_are_named_with_what_there_is() {
-        let cases: [(&str, Value, &str); 6] = [
+        let cases: [(&str, Value, &str); 9] = [
+            (
+                "chain",
+                16.0.into(),
+                "chain: \"16\" is not a whole number within 0 and 15",
+            ),
+            (
+                "devices",
+                5.0.into(),
+                "devices: \"5\" is no name of a device",
+            ),
+            (
+                "guest",
+                "xen".into(),
+                "guest: there is no \"xen\"; there are auto, virtio-user, tap, qemu",
+            ),
             (
                 "path",
                 "p-q".into(),

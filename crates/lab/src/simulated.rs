@@ -1,6 +1,6 @@
 //! A device under test whose truth is known, for tests of methods.
 
-use crate::methods::{Latency, Outcome, Trial};
+use crate::methods::{Latency, Outcome, Stepped, Trial};
 
 /// Random numbers from a seed (SplitMix64).
 pub struct Random(u64);
@@ -106,6 +106,18 @@ impl Trial for Device {
         self.seconds += seconds;
         let offered = offered.unwrap_or(1e9).min(self.generator * 10.0);
         Ok(self.forward(offered, offered.min(self.generator) * seconds, self.queue))
+    }
+
+    /// What is above its capacity is lost, until the change.
+    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, String> {
+        let before = self.run(Some(rates.0), times.0)?;
+        let after = self.run(Some(rates.1), times.1)?;
+        Ok(Stepped {
+            before: (before.sent, before.received),
+            after: (after.sent, after.received),
+            last_lost: (before.received < before.sent).then_some(-1e-6),
+            limited: before.limits().or(after.limits()),
+        })
     }
 
     fn burst(&mut self, frames: u64, _repeats: u32) -> Result<Outcome, String> {

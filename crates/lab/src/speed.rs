@@ -95,7 +95,7 @@ fn signal(process: u32, signal: libc::c_int) {
 }
 
 /// Whether the way between two cores is another one.
-fn another_way(before: Option<f64>, after: Option<f64>) -> bool {
+pub(crate) fn another_way(before: Option<f64>, after: Option<f64>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => (before / after).max(after / before) - 1.0 > STILL_BETWEEN,
         _ => false,

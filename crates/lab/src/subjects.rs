@@ -11,6 +11,7 @@ mod vpp;
 pub use daemon::{Daemon, daemon};
 pub use linux::Linux;
 pub use ovs::{ovs_dpdk, ovs_netdev};
+pub(crate) use site::is_pci;
 pub(crate) use sluice::beside;
 pub use sluice::sluice;
 pub use testpmd::Testpmd;

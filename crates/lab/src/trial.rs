@@ -1,17 +1,18 @@
-//! What a cell's settings ask of a switch and of the generator, and trials with both.
+//! What a cell's settings ask of a switch, of guests and of the generator, and trials with all.
 
 use crate::Error;
 use crate::changes::{self, Changes, Wires};
 use crate::frames;
 use crate::generator::Generate;
 use crate::guests::Guest;
-use crate::methods::{Latency, Outcome, Trial};
-use crate::settings::{JobKind, Order as FlowOrder, Pattern, Ports, Settings};
-use crate::subject::{self, Counters, End, Job, Plan, Running};
+use crate::methods::{Latency, Outcome, Stepped, Trial};
+use crate::settings::{GuestKind, JobKind, Order as FlowOrder, Pattern, Ports, Settings};
+use crate::subject::{self, Counters, End, Job, Plan, Running, Subject};
+use crate::subjects::is_pci;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use traffic::report::Report;
-use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Size, Spec, Stream};
+use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Size, Spec, Step, Stream};
 
 /// Seconds before a window in which the switch settles.
 const WARM_UP: f64 = 0.2;
@@ -30,6 +31,8 @@ pub enum Physical {
     Virtual,
     /// A veth.
     Veth,
+    /// A device that was given.
+    Device,
 }
 
 impl Physical {
@@ -39,6 +42,7 @@ impl Physical {
             Physical::Memory => "memory",
             Physical::Virtual => "vhost-user",
             Physical::Veth => "veth",
+            Physical::Device => "given devices",
         }
     }
 }
@@ -49,6 +53,7 @@ pub fn candidates(ports: Ports, offers: bool) -> &'static [Physical] {
         (Ports::Memory, _) => &[Physical::Memory],
         (Ports::Veth, _) => &[Physical::Veth],
         (Ports::Virtual, _) => &[Physical::Virtual],
+        (Ports::Devices, _) => &[Physical::Device],
         (Ports::Auto, false) => &[Physical::Memory, Physical::Veth],
         // Memory offers what is taken, so it cannot offer a load.
         (Ports::Auto, true) => &[Physical::Virtual, Physical::Veth],
@@ -66,11 +71,17 @@ pub struct Setup {
     pub sinks: Vec<usize>,
     /// What guests do.
     pub guests: Vec<Guest>,
+    /// What guests are.
+    pub kind: GuestKind,
     /// What stands for physical ports.
     pub physical: Physical,
-    /// The core of generator and guests.
+    /// By port: the device at the other end of its wire, where the generator is.
+    pub peers: Vec<Option<String>>,
+    /// The generator's core.
     pub core: usize,
-    /// Whether it shares that core with a worker.
+    /// That of all guests.
+    pub guests_core: usize,
+    /// Whether the generator shares its core with a worker.
     pub shared: bool,
 }
 
@@ -91,11 +102,43 @@ impl Setup {
             _ => format!("workers have cores {numbers}"),
         };
         let core = self.core;
-        match self.shared {
-            true => format!("{workers}, and generator and guests share core {core} with one"),
-            false => format!("{workers}, generator and guests share core {core}"),
+        match (self.shared, self.guests_core) {
+            (true, _) => {
+                format!("{workers}, and generator and guests share core {core} with one")
+            }
+            (false, guests) if guests == core => {
+                format!("{workers}, generator and guests share core {core}")
+            }
+            (false, guests) => {
+                format!("{workers}, the generator core {core}, guests core {guests}")
+            }
         }
     }
+}
+
+/// What a cell asks of a switch, with the first kind of physical port that the switch can have.
+/// The error says why it can have none. For the arguments see [`setup`].
+pub fn fitting(
+    settings: &Settings,
+    offers: bool,
+    subject: &dyn Subject,
+    cores: &[usize],
+    directory: &Path,
+) -> Result<Setup, String> {
+    let mut why = Vec::new();
+    for physical in candidates(settings.ports, offers) {
+        let made = setup(settings, *physical, offers, cores, directory);
+        let fits = made.map_err(|error| error.to_string()).and_then(|setup| {
+            let can = subject.can(&setup.plan);
+            can.map(|()| setup).map_err(|error| error.to_string())
+        });
+        match fits {
+            Ok(setup) => return Ok(setup),
+            Err(reason) if why.contains(&reason) => {}
+            Err(reason) => why.push(reason),
+        }
+    }
+    Err(why.join("; "))
 }
 
 /// Makes the plan of a cell. `offers`: whether the method offers loads of its choice. `cores` are
@@ -115,31 +158,47 @@ pub fn setup(
             cores.len()
         ));
     }
-    if settings.path.through().is_some() && (settings.both || settings.job != JobKind::Cross) {
+    let path = settings.path;
+    if path.through > 0 && (settings.both || settings.job != JobKind::Cross) {
         return wrong(format!(
             "the path {} goes one way, with job: cross",
-            settings.path.name()
+            path.name()
         ));
     }
-    let mut guests = settings.path.guests().to_vec();
+    let mut guests = path.guests();
     if settings.job == JobKind::Copies {
         let last = guests[1];
         guests.extend(std::iter::repeat_n(last, settings.outputs - 1));
     }
-    let sinks: Vec<usize> = match (settings.both, settings.path.through()) {
+    let sinks: Vec<usize> = match (settings.both, path.through) {
         (true, _) => vec![0, 1],
-        (false, Some(_)) => vec![guests.len() - 1],
-        (false, None) => (1..guests.len()).collect(),
+        (false, 1..) => vec![guests.len() - 1],
+        (false, 0) => (1..guests.len()).collect(),
     };
     let sources = if settings.both { vec![0, 1] } else { vec![0] };
     if settings.both && settings.job != JobKind::Cross {
         return wrong("direction: both needs job: cross".into());
     }
-    let mut ports = Vec::new();
+    let mut devices = settings.devices.iter();
+    let mut wires = settings.peers.iter();
+    let (mut ports, mut peers) = (Vec::new(), Vec::new());
     for (index, guest) in guests.iter().enumerate() {
+        peers.push(None);
         ports.push(match (guest, physical) {
             (true, _) | (false, Physical::Virtual) => subject::Port::Virtual,
             (false, Physical::Veth) => subject::Port::Veth,
+            (false, Physical::Device) => {
+                let Some(device) = devices.next() else {
+                    return wrong(format!("port {} has no device (devices)", index + 1));
+                };
+                is_there("devices", device)?;
+                if let Some(peer) = wires.next() {
+                    is_there("peers", peer)?;
+                    is_up(peer)?;
+                    peers[index] = Some(peer.clone());
+                }
+                subject::Port::Device(device.clone())
+            }
             (false, Physical::Memory) => {
                 let frames = if sources.contains(&index) {
                     if settings.flows > frames::MOST_FRAMES {
@@ -157,34 +216,61 @@ pub fn setup(
             }
         });
     }
-    let mut behind: Vec<Guest> = Vec::new();
-    behind.extend(
-        settings
-            .path
-            .through()
-            .map(|(one, other)| Guest::Forward(one, other)),
-    );
+    let pairs = path.pairs();
+    let mut behind: Vec<Guest> = pairs.map(|(one, two)| Guest::Forward(one, two)).collect();
     // Where no load is offered, counters tell what came out, and guests take it. (The generator
     // takes it to tell losses and latency, and where it sends as a guest.)
     if !offers && !guests[0] {
         let taken = sinks.iter().filter(|sink| guests[**sink]);
         behind.extend(taken.map(|sink| Guest::Sink(*sink as u16 + 1)));
     }
-    let workers = cores[..settings.workers].to_vec();
-    let free = cores.iter().find(|core| !workers.contains(core));
+    let (workers, free) = cores.split_at(settings.workers);
+    let core = *free.first().or(cores.last()).expect("there is a worker's");
     Ok(Setup {
-        core: *free.or(cores.last()).expect("there are as many as workers"),
-        shared: free.is_none(),
+        core,
+        guests_core: free.get(1).copied().unwrap_or(core),
+        shared: free.is_empty(),
         plan: Plan {
             job: job(settings, guests.len()),
             ports,
-            cores: workers,
+            cores: workers.to_vec(),
         },
         guests: behind,
+        kind: settings.guest,
         sources,
         sinks,
         physical,
+        peers,
     })
+}
+
+/// Whether the host has a device; the error names the setting.
+fn is_there(setting: &str, device: &str) -> Result<(), Error> {
+    let directory = match is_pci(device) {
+        true => "/sys/bus/pci/devices",
+        false => "/sys/class/net",
+    };
+    match Path::new(directory).join(device).exists() {
+        true => Ok(()),
+        false => Err(Error::Run(format!(
+            "{setting}: there is no {device} in {directory}"
+        ))),
+    }
+}
+
+/// Whether an interface is up: the generator leaves that to whoever gave it.
+fn is_up(device: &str) -> Result<(), Error> {
+    let path = Path::new("/sys/class/net").join(device).join("flags");
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return Ok(());
+    };
+    let flags = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+    match flags & libc::IFF_UP as u32 {
+        0 => Err(Error::Run(format!(
+            "peers: {device} is down (ip link set {device} up)"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The port beside, counted from 0.
@@ -259,7 +345,14 @@ impl Live<'_> {
     /// itself.
     fn end(&self, index: usize) -> Option<(Port, Option<String>)> {
         match self.running.ends().into_iter().nth(index)? {
-            End::Itself => None,
+            End::Itself => {
+                let peer = self.setup.peers.get(index)?.clone()?;
+                let port = match is_pci(&peer) {
+                    true => Port::Dpdk(peer),
+                    false => Port::Interface(peer),
+                };
+                Some((port, None))
+            }
             End::Socket { path, server } => {
                 let path = path.display().to_string();
                 Some((Port::VirtioUser { path, server }, None))
@@ -355,6 +448,17 @@ impl Live<'_> {
 
     /// Sends at this rate from every source, and counts.
     fn send(&mut self, rate: &Rate, seconds: f64, warm_up: f64) -> Result<Outcome, String> {
+        self.reported(rate, seconds, warm_up)
+            .map(|(outcome, _)| outcome)
+    }
+
+    /// The same, with the generator's report; there is none where ports feed themselves.
+    fn reported(
+        &mut self,
+        rate: &Rate,
+        seconds: f64,
+        warm_up: f64,
+    ) -> Result<(Outcome, Option<Report>), String> {
         let (sources, sinks, namespace) = self.ends(*rate == Rate::Most)?;
         let streams: Vec<Stream> = sources
             .into_iter()
@@ -362,7 +466,12 @@ impl Live<'_> {
             .collect();
         let (fed, drained) = (streams.is_empty(), !sinks.is_empty());
         if fed && *rate != Rate::Most {
-            return Err("ports that feed themselves take no load".into());
+            return Err(match self.setup.physical {
+                Physical::Device => {
+                    "a load needs devices at the other ends of the wires (peers)".into()
+                }
+                _ => "ports that feed themselves take no load".into(),
+            });
         }
         let spec = Spec {
             // The switch's counters cannot tell frames of the warm-up.
@@ -378,6 +487,7 @@ impl Live<'_> {
             sinks,
             seed: 1,
         };
+        let mut whole = None;
         let mut outcome = if !fed {
             let (before, _) = self.counters()?;
             let sending = self.generator.start(&spec, namespace.as_deref())?;
@@ -399,6 +509,7 @@ impl Live<'_> {
                 outcome.hindered = outcome.limited.take();
             }
             outcome.hindered = self.slow_guests(&before, &after).or(outcome.hindered);
+            whole = Some(report);
             outcome
         } else {
             let sending = match drained {
@@ -429,11 +540,11 @@ impl Live<'_> {
             let why = || format!("{who} sharing core {core} with a worker");
             outcome.hindered.get_or_insert_with(why);
         }
-        if !fed && self.setup.forwards() {
+        if !fed && self.setup.forwards() && self.setup.guests_core == core {
             let why = || format!("generator and guests sharing core {core}");
             outcome.hindered.get_or_insert_with(why);
         }
-        Ok(outcome)
+        Ok((outcome, whole))
     }
 
     /// Says so if guests left frames that the switch had for them: of what came in at the port that
@@ -452,7 +563,7 @@ impl Live<'_> {
             (taken as f64) < came as f64 * (1.0 - TOLERATED)
         });
         slow.then(|| {
-            let core = self.setup.core;
+            let core = self.setup.guests_core;
             format!("guests on core {core}, which did not take all that came for them")
         })
     }
@@ -520,6 +631,38 @@ fn outcome(report: &Report, rate: &Rate, copies: bool) -> Outcome {
     }
 }
 
+/// What a report says of a rate with two steps. Of each stream that sink counts at which most of
+/// its frames came.
+fn stepped(report: &Report, copies: bool) -> Result<Stepped, String> {
+    let sinks = if copies {
+        &report.sinks[..1.min(report.sinks.len())]
+    } else {
+        &report.sinks[..]
+    };
+    let mut stepped = Stepped::default();
+    for (number, sent) in report.streams.iter().enumerate() {
+        let arrived = sinks.iter().filter_map(|sink| sink.streams.get(number));
+        let most = arrived.max_by_key(|arrived| arrived.packets);
+        let (&[first, second], Some(arrived)) = (&sent.steps[..], most) else {
+            return Err("the generator told nothing of its steps".into());
+        };
+        let &[early, late] = &arrived.steps[..] else {
+            return Err("the generator told nothing of what came of its steps".into());
+        };
+        stepped.before.0 += first.packets + first.refused;
+        stepped.before.1 += early;
+        stepped.after.0 += second.packets + second.refused;
+        stepped.after.1 += late;
+        let after = |last: u64| (last as f64 - second.from_ns as f64) / 1e9;
+        let last = arrived.last_lost_ns.map(after);
+        stepped.last_lost = match (stepped.last_lost, last) {
+            (Some(one), Some(other)) => Some(f64::max(one, other)),
+            (one, other) => one.or(other),
+        };
+    }
+    Ok(stepped)
+}
+
 impl Live<'_> {
     /// Where rules can change while packets pass: from an interface to two others.
     fn wires(&self) -> Result<Wires, String> {
@@ -576,6 +719,20 @@ impl Trial for Live<'_> {
         self.send(&rate, seconds, WARM_UP)
     }
 
+    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, String> {
+        let sources = self.setup.sources.len() as f64;
+        let step = |from, pps| Step {
+            from,
+            pps: pps / sources,
+        };
+        let rate = Rate::Steps(vec![step(0.0, rates.0), step(times.0, rates.1)]);
+        let (outcome, report) = self.reported(&rate, times.0 + times.1, WARM_UP)?;
+        let report = report.ok_or("ports that feed themselves take no load")?;
+        let mut stepped = stepped(&report, self.settings.job == JobKind::Copies)?;
+        stepped.limited = outcome.limits();
+        Ok(stepped)
+    }
+
     fn burst(&mut self, frames: u64, repeats: u32) -> Result<Outcome, String> {
         // Time for any burst to be sent and forwarded, and a pause.
         let apart = 0.02 + frames as f64 / 250e3;
@@ -593,9 +750,10 @@ mod tests {
     use super::*;
     use crate::generator::Sending;
     use crate::settings::Path as Way;
+    use crate::subjects::Linux;
     use std::cell::RefCell;
     use std::rc::Rc;
-    use traffic::report::{Arrived, Received, Sent};
+    use traffic::report::{Arrived, Received, Sent, SentStep};
 
     fn settings() -> Settings {
         Settings::default()
@@ -607,9 +765,14 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
+    fn way(name: &str) -> Way {
+        Way::of(name).unwrap()
+    }
+
     #[test]
     fn paths_become_ports_and_guests() {
         let at = |path, physical| {
+            let path = way(path);
             let setup = built(&Settings { path, ..settings() }, physical).unwrap();
             (
                 setup.plan.ports.len(),
@@ -621,29 +784,31 @@ mod tests {
         let (from, to) = (vec![0], vec![1]);
         let forward = Guest::Forward(2, 3);
         assert_eq!(
-            at(Way::PhysicalPhysical, Physical::Memory),
+            at("p-p", Physical::Memory),
             (2, from.clone(), to.clone(), vec![])
         );
         assert_eq!(
-            at(Way::PhysicalVirtual, Physical::Memory),
+            at("p-v", Physical::Memory),
             (2, from.clone(), to.clone(), vec![Guest::Sink(2)])
         );
         // Guests take what nobody measures by frames.
         assert_eq!(
-            at(Way::PhysicalVirtual, Physical::Veth),
+            at("p-v", Physical::Veth),
             (2, from.clone(), to, vec![Guest::Sink(2)])
         );
         assert_eq!(
-            at(Way::PhysicalVirtualPhysical, Physical::Memory),
+            at("p-v-p", Physical::Memory),
             (4, from.clone(), vec![3], vec![forward])
         );
         assert_eq!(
-            at(Way::PhysicalVirtualVirtual, Physical::Memory),
-            (4, from, vec![3], vec![forward, Guest::Sink(4)])
+            at("p-v-v", Physical::Memory),
+            (4, from.clone(), vec![3], vec![forward, Guest::Sink(4)])
         );
+        let chain = vec![forward, Guest::Forward(4, 5), Guest::Forward(6, 7)];
+        assert_eq!(at("p-v-v-v-p", Physical::Veth), (8, from, vec![7], chain));
         let error = built(
             &Settings {
-                path: Way::PhysicalVirtualPhysical,
+                path: way("p-v-p"),
                 both: true,
                 ..settings()
             },
@@ -719,6 +884,88 @@ mod tests {
                 .contains("do not fit")
         );
         assert!(built(&many, Physical::Veth).is_ok());
+    }
+
+    #[test]
+    fn generator_and_guests_have_cores_of_their_own_where_there_are_enough() {
+        let directory = tempfile::tempdir().unwrap();
+        let cores = |cores: &[usize]| {
+            let setup = setup(&settings(), Physical::Veth, true, cores, directory.path()).unwrap();
+            (setup.core, setup.guests_core, setup.sharing())
+        };
+        let text = "the worker has core 3, the generator core 2, guests core 1".to_string();
+        assert_eq!(cores(&[3, 2, 1, 0]), (2, 1, text));
+        let text = "the worker has core 1, generator and guests share core 0".to_string();
+        assert_eq!(cores(&[1, 0]), (0, 0, text));
+        assert_eq!(cores(&[4]).0, 4);
+    }
+
+    /// The first kind of port that a switch can have; where there is none, the reasons.
+    #[test]
+    fn the_kernel_gets_veths() {
+        let directory = tempfile::tempdir().unwrap();
+        let cores = &crate::subjects::allowed_cores()[..1];
+        let fits = |ports| {
+            let settings = Settings {
+                ports,
+                path: way("p-v-p"),
+                ..settings()
+            };
+            fitting(&settings, false, &Linux::Bridge, cores, directory.path())
+        };
+        let setup = fits(Ports::Auto).unwrap();
+        assert_eq!(setup.physical, Physical::Veth);
+        assert_eq!(setup.plan.ports[0], subject::Port::Veth);
+        let error = fits(Ports::Memory).unwrap_err();
+        assert!(error.contains("memory"), "{error}");
+    }
+
+    #[test]
+    fn given_devices_are_ports_and_their_peers_the_generators() {
+        let of = |devices: &str, peers: &str| Settings {
+            ports: Ports::Devices,
+            devices: devices.split_whitespace().map(str::to_owned).collect(),
+            peers: peers.split_whitespace().map(str::to_owned).collect(),
+            path: way("p-v"),
+            ..settings()
+        };
+        // Every host has lo, and it is up.
+        let setup = built(&of("lo", ""), Physical::Device).unwrap();
+        assert_eq!(
+            setup.plan.ports,
+            [subject::Port::Device("lo".into()), subject::Port::Virtual]
+        );
+        assert_eq!(setup.peers, [None, None]);
+        let there = of("lo", "lo");
+        let setup = built(&there, Physical::Device).unwrap();
+        assert_eq!(setup.peers, [Some("lo".into()), None]);
+        let mut running = Counting::still(2);
+        running.ends[0] = End::Itself;
+        let live = Live {
+            running: &mut running,
+            setup: &setup,
+            settings: &there,
+            generator: &mut Asked::default(),
+            stop: &|| false,
+        };
+        assert_eq!(live.end(0), Some((Port::Interface("lo".into()), None)));
+        for (devices, peers, wanted) in [
+            (
+                "nosuch0",
+                "",
+                "devices: there is no nosuch0 in /sys/class/net",
+            ),
+            ("lo", "nosuch1", "peers: there is no nosuch1"),
+            (
+                "ffff:ff:1f.7",
+                "",
+                "devices: there is no ffff:ff:1f.7 in /sys/bus/pci",
+            ),
+            ("", "", "port 1 has no device"),
+        ] {
+            let error = built(&of(devices, peers), Physical::Device).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
     }
 
     #[test]
@@ -822,14 +1069,15 @@ mod tests {
 
     #[test]
     fn guests_that_leave_frames_are_the_limit() {
-        for (path, taken, slow) in [
-            (Way::PhysicalVirtual, 990, true),
-            (Way::PhysicalVirtual, 1000, false),
-            (Way::PhysicalVirtualPhysical, 990, true),
-            (Way::PhysicalVirtualPhysical, 1000, false),
+        for (name, taken, slow) in [
+            ("p-v", 990, true),
+            ("p-v", 1000, false),
+            ("p-v-p", 990, true),
+            ("p-v-p", 1000, false),
             // No guest.
-            (Way::PhysicalPhysical, 990, false),
+            ("p-p", 990, false),
         ] {
+            let path = way(name);
             let settings = Settings { path, ..settings() };
             let setup = built(&settings, Physical::Memory).unwrap();
             let outcome = Live {
@@ -841,7 +1089,7 @@ mod tests {
             }
             .run(None, 0.01)
             .unwrap();
-            assert_eq!(outcome.hindered.is_some(), slow, "{path:?} {taken}");
+            assert_eq!(outcome.hindered.is_some(), slow, "{name} {taken}");
         }
     }
 
@@ -930,6 +1178,86 @@ mod tests {
             false,
         );
         assert_eq!(one.back, None);
+    }
+
+    #[test]
+    fn steps_are_read_from_the_report() {
+        let sent = |second: SentStep| Sent {
+            steps: vec![
+                SentStep {
+                    packets: 90,
+                    refused: 10,
+                    ..SentStep::default()
+                },
+                second,
+            ],
+            ..Sent::default()
+        };
+        let second = SentStep {
+            from_ns: 2_000_000,
+            packets: 50,
+            refused: 0,
+        };
+        let arrived = |steps: [u64; 2], last| Arrived {
+            packets: steps[0] + steps[1],
+            steps: steps.to_vec(),
+            last_lost_ns: last,
+            ..Arrived::default()
+        };
+        let sink = |streams| Received {
+            streams,
+            ..Received::default()
+        };
+        // Each stream comes out at the other's port.
+        let report = Report {
+            streams: vec![sent(second), sent(second)],
+            sinks: vec![
+                sink(vec![
+                    arrived([0, 0], Some(9_000_000)),
+                    arrived([80, 50], Some(1_000_000)),
+                ]),
+                sink(vec![
+                    arrived([85, 47], Some(2_500_000)),
+                    arrived([0, 0], None),
+                ]),
+            ],
+            ..Report::default()
+        };
+        let found = stepped(&report, false).unwrap();
+        assert_eq!((found.before, found.after), ((200, 165), (100, 97)));
+        assert!(
+            (found.last_lost.unwrap() - 0.0005).abs() < 1e-12,
+            "{found:?}"
+        );
+        let bare = Report {
+            streams: vec![Sent::default()],
+            sinks: vec![sink(vec![Arrived::default()])],
+            ..Report::default()
+        };
+        assert!(stepped(&bare, false).is_err());
+    }
+
+    /// One run of the generator, whose load changes.
+    #[test]
+    fn a_step_is_one_schedule() {
+        let setup = built(&settings(), Physical::Virtual).unwrap();
+        let mut generator = Asked::default();
+        let specs = generator.0.clone();
+        let error = Live {
+            running: &mut Counting::still(2),
+            setup: &setup,
+            settings: &settings(),
+            generator: &mut generator,
+            stop: &|| false,
+        }
+        .step((2e6, 1e6), (0.5, 0.25))
+        .unwrap_err();
+        assert!(error.contains("told nothing of its steps"), "{error}");
+        let specs = specs.borrow();
+        assert_eq!((specs.len(), specs[0].seconds), (1, 0.75));
+        let step = |from, pps| Step { from, pps };
+        let wanted = vec![step(0.0, 2e6), step(0.5, 1e6)];
+        assert_eq!(specs[0].streams[0].rate, Rate::Steps(wanted));
     }
 
     #[test]

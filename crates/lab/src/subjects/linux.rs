@@ -87,6 +87,12 @@ impl Subject for Linux {
                     .into(),
             ));
         }
+        let devices = |port: &Port| matches!(port, Port::Device(_));
+        if *self == Linux::Ip && plan.ports.iter().any(devices) {
+            return Err(Error::Missing(format!(
+                "the lab's frames are addressed to {ROUTER}, and given devices keep their addresses"
+            )));
+        }
         self.can_do(&plan.job, plan.ports.len())
     }
 
@@ -97,7 +103,7 @@ impl Subject for Linux {
         for (number, port) in (1..).zip(&plan.ports) {
             let (interface, end) = site.kernel_port(number, port)?;
             site.inside.steer(&interface, &plan.cores)?;
-            if *self == Linux::Ip && !matches!(port, Port::Device(_)) {
+            if *self == Linux::Ip {
                 site.inside
                     .ip(&format!("link set {interface} address {ROUTER}"))?;
             }

@@ -135,7 +135,7 @@ impl Site {
 }
 
 /// Whether a device is named by its PCI address.
-pub(super) fn is_pci(device: &str) -> bool {
+pub(crate) fn is_pci(device: &str) -> bool {
     device.contains(':') && device.contains('.')
 }
 
