@@ -6,6 +6,8 @@
 //! What leaves, and afterwards all rules, must be the same. `SLUICE_CASES` sets the number of
 //! cases, `SLUICE_SEED` the first seed.
 
+mod script;
+
 use crate::common;
 use crate::common::generate::ways::SHARED;
 use crate::common::generate::{Random, change, frame};
@@ -19,18 +21,36 @@ use openflow::port;
 use packet::{Field, Match};
 use pipeline::twin::Surroundings;
 use pipeline::{FlowModOutcome, twin};
+use script::Step;
 use std::collections::HashMap;
 
-/// A switch that walks, a switch for the reference, and the generator's state.
-struct Pair {
+/// Draws the steps of a case.
+struct Author {
     random: Random,
-    walker: Walker,
-    other: Switch,
     known: HashMap<(u8, u16), Match>,
     actions: Vec<Action>,
-    taught: usize,
     /// The only port whose packets learn; None for any.
     teacher: Option<u32>,
+    steps: Vec<Step>,
+}
+
+/// A switch that walks, and a switch for the reference.
+struct Pair {
+    walker: Walker,
+    other: Switch,
+    tally: Tally,
+}
+
+/// What a case has tried.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    packets: usize,
+    /// Rules taught.
+    taught: usize,
+    /// Lookups that met a rule which an earlier packet of the same step had taught.
+    obeyed: usize,
+    /// How many of those were by packets of other ports than the first.
+    elsewhere: usize,
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -58,24 +78,22 @@ fn rules(switch: &Switch) -> Vec<FlowStats> {
     rules
 }
 
-impl Pair {
-    fn new(seed: u64) -> Pair {
+impl Author {
+    fn new(seed: u64) -> Author {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         (0..4).for_each(|_| _ = random.next());
         let actions = learn_actions(&mut random);
-        Pair {
+        Author {
             random,
-            walker: Walker::new(),
-            other: Switch::new(),
             known: HashMap::new(),
             actions,
-            taught: 0,
             teacher: None,
+            steps: Vec::new(),
         }
     }
 
-    /// Changes rules of both switches. `first_only`: only rules of table 0 get learn actions.
-    fn mutate(&mut self, count: u64, first_only: bool) {
+    /// Changes rules. `first_only`: only rules of table 0 get learn actions.
+    fn change(&mut self, count: u64, first_only: bool) {
         for _ in 0..count {
             let mut change = change(&mut self.random, &mut self.known);
             // Parts of conjunctions share a priority, which no other rules may have.
@@ -102,26 +120,136 @@ impl Pair {
                 list.push(common::output(1 + self.random.below(4) as u32));
                 change.instructions = apply(&list).into();
             }
-            let done = self.walker.switch.mod10(change.clone());
-            let told = |done: FlowModOutcome| (done.changed, done.removed.len());
-            assert_eq!(done.map(told), self.other.mod10(change).map(told));
+            self.steps.push(Step::Change(change));
         }
-        self.walker.switch.publish();
-        self.walker.switch.pipeline.housekeep(usize::MAX);
-        self.walker.switch.program.domain.collect();
-        assert_eq!(rules(&self.walker.switch), rules(&self.other));
     }
 
     fn pick_action(&mut self) -> Action {
         let index = self.random.below(self.actions.len() as u64) as usize;
         self.actions[index].clone()
     }
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair {
+            walker: Walker::new(),
+            other: Switch::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Carries out steps; returns what differs. If a limit ends a packet, what it has learned by
+    /// then is undefined, so what comes behind it is not compared.
+    fn play(steps: &[Step]) -> Result<Tally, String> {
+        let mut pair = Pair::new();
+        for step in steps {
+            if !pair.step(step)? {
+                return Ok(pair.tally);
+            }
+        }
+        pair.publish()?;
+        Ok(pair.tally)
+    }
+
+    /// Carries out a step. False: what comes behind it is undefined.
+    fn step(&mut self, step: &Step) -> Result<bool, String> {
+        match step {
+            Step::Change(change) => {
+                let done = self.walker.switch.mod10(change.clone());
+                let told = |done: FlowModOutcome| (done.changed, done.removed.len());
+                let (done, other) = (done.map(told), self.other.mod10(change.clone()).map(told));
+                same(&done, &other, || "outcome of a change".into())?;
+            }
+            Step::Packets(packets) => {
+                self.publish()?;
+                return self.receive(packets);
+            }
+            Step::Wait => {
+                self.walker.switch.now += 10;
+                self.other.now += 10;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Publishes the changes, which must be the same.
+    fn publish(&mut self) -> Result<(), String> {
+        self.walker.switch.publish();
+        self.walker.switch.pipeline.housekeep(usize::MAX);
+        self.walker.switch.program.domain.collect();
+        self.compare_rules()
+    }
+
+    /// Sends packets in a row, those of one port in a burst: each must do what it would do after
+    /// all earlier ones were finished.
+    fn receive(&mut self, packets: &[(u32, Vec<u8>)]) -> Result<bool, String> {
+        let mut expected = Vec::new();
+        let mut learned: Vec<FlowMod> = Vec::new();
+        let mut defined = true;
+        for (port, bytes) in packets {
+            let outcome = self.evaluate(*port, bytes);
+            let taught = |hit: &&twin::Hit| {
+                let mut learned = learned.iter();
+                learned.any(|rule| rule.table == hit.table && rule.matching == hit.matching)
+            };
+            let met = outcome.hits.iter().filter(taught).count();
+            self.tally.obeyed += met;
+            self.tally.elsewhere += if *port == 1 { 0 } else { met };
+            self.tally.packets += 1;
+            defined &= !outcome.cut_short;
+            learned.extend(outcome.learned);
+            expected.extend(common::learning::comparable(&outcome.effects));
+        }
+        if !defined {
+            return Ok(false);
+        }
+        let bursts = packets.chunk_by(|one, other| one.0 == other.0);
+        let bursts: Vec<(u32, Vec<Vec<u8>>)> = bursts
+            .map(|burst| (burst[0].0, burst.iter().map(|(_, it)| it.clone()).collect()))
+            .collect();
+        let bursts: Vec<(u32, &[Vec<u8>])> = (bursts.iter())
+            .map(|(port, list)| (*port, &list[..]))
+            .collect();
+        let got = self.walker.walk_bursts(&bursts);
+        if let [(_, bytes)] = packets {
+            let tail = &bytes[bytes.len() - 2..];
+            same(&script::left(&got), &script::left(&expected), || {
+                format!("what left of {tail:02x?}")
+            })?;
+        }
+        // Packets may leave in another order than they came in.
+        for (_, bytes) in packets {
+            let of = |effects: &[twin::Effect]| {
+                let own = effects
+                    .iter()
+                    .filter(|effect| common::learning::tail(effect) == bytes[bytes.len() - 2..]);
+                own.cloned().collect::<Vec<_>>()
+            };
+            let tail = &bytes[bytes.len() - 2..];
+            same(
+                &script::left(&of(&got)),
+                &script::left(&of(&expected)),
+                || format!("what left of {tail:02x?}"),
+            )?;
+        }
+        self.compare_rules()?;
+        Ok(true)
+    }
+
+    fn compare_rules(&self) -> Result<(), String> {
+        let (ours, others) = (rules(&self.walker.switch), rules(&self.other));
+        for (our, other) in ours.iter().zip(&others) {
+            same(our, other, || "a rule".into())?;
+        }
+        same(&ours.len(), &others.len(), || "number of rules".into())
+    }
 
     /// Evaluates a packet and carries out what it has learned.
     fn evaluate(&mut self, in_port: u32, bytes: &[u8]) -> twin::Outcome {
         let outcome = twin::evaluate(&self.other.pipeline, in_port, bytes);
         for change in &outcome.learned {
-            self.taught += 1;
+            self.tally.taught += 1;
             let _ = self.other.send(change, Version::V1_0);
         }
         for ended in &outcome.ended {
@@ -139,166 +267,127 @@ impl Pair {
         self.other.publish();
         outcome
     }
+}
 
-    fn pass_time(&mut self) {
-        self.walker.switch.now += 10;
-        self.other.now += 10;
+/// Returns an error that says what differs, if two things do.
+fn same<T: PartialEq + std::fmt::Debug>(
+    ours: &T,
+    reference: &T,
+    what: impl Fn() -> String,
+) -> Result<(), String> {
+    match ours == reference {
+        true => Ok(()),
+        false => Err(format!(
+            "{}:\n  switch    {ours:?}\n  reference {reference:?}",
+            what()
+        )),
     }
 }
 
-/// Sends each packet alone, with learn actions anywhere, also in clones and behind outputs.
-fn one_by_one(seed: u64) -> (usize, usize) {
-    let mut pair = Pair::new(seed);
-    let size = pair.random.pick(&[4, 12, 40]);
-    pair.mutate(size, false);
-    let mut packets = 0;
+/// Carries out a case. If it fails, it is made shorter before the test ends.
+fn play(seed: u64, steps: Vec<Step>) -> Tally {
+    let attempt = |steps: &[Step]| {
+        let played = std::panic::catch_unwind(|| Pair::play(steps));
+        played.unwrap_or_else(|_| Err("panicked".into()))
+    };
+    let fails = |steps: &[Step]| attempt(steps).is_err();
+    match attempt(&steps) {
+        Ok(tally) => tally,
+        Err(_) => {
+            let steps = script::shortened(steps, fails);
+            let told = attempt(&steps).err().unwrap_or_default();
+            panic!("seed {seed}\n{}{told}", script::describe(&steps));
+        }
+    }
+}
+
+/// Packets that come alone, with learn actions anywhere, also in clones and behind outputs.
+fn one_by_one(seed: u64) -> Vec<Step> {
+    let mut author = Author::new(seed);
+    let size = author.random.pick(&[4, 12, 40]);
+    author.change(size, false);
     for _ in 0..4 {
         for index in 0..8 {
-            let in_port = 1 + pair.random.below(3) as u32;
-            let bytes = frame(&mut pair.random, [0xa5, index]);
-            let outcome = pair.evaluate(in_port, &bytes);
-            let got = pair.walker.walk(in_port, std::slice::from_ref(&bytes));
-            packets += 1;
-            if outcome.cut_short {
-                // If a limit ends a packet, what it has learned by then is undefined.
-                return (packets, pair.taught);
-            }
-            let expected = common::learning::comparable(&outcome.effects);
-            assert_eq!(
-                got, expected,
-                "seed {seed}, in_port {in_port}, packet {bytes:02x?}"
-            );
-            assert_eq!(
-                rules(&pair.walker.switch),
-                rules(&pair.other),
-                "seed {seed}: rules after {bytes:02x?}"
-            );
-            pair.pass_time();
+            let in_port = 1 + author.random.below(3) as u32;
+            let bytes = frame(&mut author.random, [0xa5, index]);
+            author.steps.push(Step::Packets(vec![(in_port, bytes)]));
+            author.steps.push(Step::Wait);
         }
-        let count = pair.random.below(12);
-        pair.mutate(count, false);
+        let count = author.random.below(12);
+        author.change(count, false);
     }
-    (packets, pair.taught)
+    author.steps
+}
+
+/// Packets in one burst, or in bursts of several ports. Rules with learn actions are in table 0;
+/// with several ports they match one port's packets.
+fn back_to_back(seed: u64, several: bool) -> Vec<Step> {
+    let mut author = Author::new(seed ^ 0x5555);
+    author.teacher = several.then_some(1);
+    let size = author.random.pick(&[6, 20, 60]);
+    author.change(size, true);
+    for _ in 0..4 {
+        let mut packets: Vec<(u32, Vec<u8>)> = Vec::new();
+        for index in 0..12 {
+            let mut bytes = frame(&mut author.random, [0xa5, index]);
+            let port = match several {
+                // Half of them come in by the port whose packets learn.
+                true if index % 4 >= 2 => 2 + author.random.below(2) as u32,
+                _ => 1,
+            };
+            if port != 1 && author.random.one_in(2) {
+                // Like an earlier packet that may have learned something, or an answer to it.
+                let like = author.random.below(packets.len() as u64) as usize;
+                bytes = packets[like].1.clone();
+                let end = bytes.len();
+                bytes[end - 1] = index;
+                if author.random.one_in(2) {
+                    bytes[..12].rotate_left(6);
+                }
+            }
+            packets.push((port, bytes));
+        }
+        author.steps.push(Step::Packets(packets));
+        author.steps.push(Step::Wait);
+        let count = author.random.below(8);
+        author.change(count, true);
+    }
+    author.steps
+}
+
+/// Carries out as many cases as are asked for; returns how many, and what they have tried.
+fn play_cases(case: impl Fn(u64) -> Vec<Step>) -> (usize, Tally) {
+    let first = number("SLUICE_SEED", 1);
+    let cases = number("SLUICE_CASES", 500);
+    let mut all = Tally::default();
+    for seed in first..first + cases {
+        let some = play(seed, case(seed));
+        all.packets += some.packets;
+        all.taught += some.taught;
+        all.obeyed += some.obeyed;
+        all.elsewhere += some.elsewhere;
+    }
+    println!(
+        "{} packets, {} rules taught, {} lookups met one of the same burst, {} of other ports",
+        all.packets, all.taught, all.obeyed, all.elsewhere
+    );
+    (cases as usize, all)
 }
 
 #[test]
 fn what_packets_teach_is_what_the_actions_say() {
-    let first = number("SLUICE_SEED", 1);
-    let cases = number("SLUICE_CASES", 500);
-    let (mut packets, mut taught) = (0, 0);
-    for seed in first..first + cases {
-        let (some_packets, some_taught) = one_by_one(seed);
-        packets += some_packets;
-        taught += some_taught;
-    }
-    println!("{packets} packets, {taught} rules taught");
+    let (cases, all) = play_cases(one_by_one);
     if cases >= 100 {
-        assert!(taught > packets / 20, "{taught} rules by {packets} packets");
+        assert!(all.taught > all.packets / 20, "{} rules", all.taught);
     }
-}
-
-/// Sends packets in one burst, or in bursts of several ports: each must do what it would do after
-/// all earlier ones were finished. Rules with learn actions are in table 0; with several ports they
-/// match one port's packets. Returns how many packets were compared, how many met rules learned by
-/// others, and how many of those came in by another port.
-fn back_to_back(seed: u64, several: bool) -> (usize, usize, usize) {
-    let mut pair = Pair::new(seed ^ 0x5555);
-    pair.teacher = several.then_some(1);
-    let size = pair.random.pick(&[6, 20, 60]);
-    pair.mutate(size, true);
-    let (mut compared, mut obeyed, mut elsewhere) = (0, 0, 0);
-    for _ in 0..4 {
-        let mut packets = Vec::new();
-        let mut ports = Vec::new();
-        let mut expected = Vec::new();
-        let mut learned: Vec<FlowMod> = Vec::new();
-        let mut defined = true;
-        for index in 0..12 {
-            let mut bytes = frame(&mut pair.random, [0xa5, index]);
-            let port = match several {
-                // Half of them come in by the port whose packets learn.
-                true if index % 4 >= 2 => 2 + pair.random.below(2) as u32,
-                _ => 1,
-            };
-            if port != 1 && pair.random.one_in(2) {
-                // Like an earlier packet that may have learned something, or an answer to it.
-                let like = pair.random.below(packets.len() as u64) as usize;
-                bytes = Vec::clone(&packets[like]);
-                let end = bytes.len();
-                bytes[end - 1] = index;
-                if pair.random.one_in(2) {
-                    bytes[..12].rotate_left(6);
-                }
-            }
-            let outcome = pair.evaluate(port, &bytes);
-            let met = outcome
-                .hits
-                .iter()
-                .filter(|hit| {
-                    learned
-                        .iter()
-                        .any(|rule| rule.table == hit.table && rule.matching == hit.matching)
-                })
-                .count();
-            obeyed += met;
-            elsewhere += if port == 1 { 0 } else { met };
-            ports.push(port);
-            defined &= !outcome.cut_short;
-            learned.extend(outcome.learned);
-            expected.extend(common::learning::comparable(&outcome.effects));
-            packets.push(bytes);
-        }
-        if !defined {
-            return (compared, obeyed, elsewhere);
-        }
-        let mut bursts: Vec<(u32, &[Vec<u8>])> = Vec::new();
-        let mut from = 0;
-        for to in 1..=packets.len() {
-            if to == packets.len() || ports[to] != ports[from] {
-                bursts.push((ports[from], &packets[from..to]));
-                from = to;
-            }
-        }
-        let got = pair.walker.walk_bursts(&bursts);
-        for bytes in &packets {
-            let of = |effects: &[twin::Effect]| {
-                let own = effects
-                    .iter()
-                    .filter(|effect| common::learning::tail(effect) == bytes[bytes.len() - 2..]);
-                own.cloned().collect::<Vec<_>>()
-            };
-            assert_eq!(of(&got), of(&expected), "seed {seed}, packet {bytes:02x?}");
-            compared += 1;
-        }
-        let (ours, others) = (rules(&pair.walker.switch), rules(&pair.other));
-        for (our, other) in ours.iter().zip(&others) {
-            assert_eq!(our, other, "seed {seed}");
-        }
-        assert_eq!(ours.len(), others.len(), "seed {seed}");
-        pair.pass_time();
-        let count = pair.random.below(8);
-        pair.mutate(count, true);
-    }
-    (compared, obeyed, elsewhere)
 }
 
 #[test]
 fn the_packet_behind_obeys() {
-    let first = number("SLUICE_SEED", 1);
-    let cases = number("SLUICE_CASES", 500);
-    let (mut compared, mut obeyed) = (0, 0);
-    for seed in first..first + cases {
-        let (some_compared, some_obeyed, _) = back_to_back(seed, false);
-        compared += some_compared;
-        obeyed += some_obeyed;
-    }
-    println!("{compared} packets, {obeyed} met a rule that one of their burst had taught");
+    let (cases, all) = play_cases(|seed| back_to_back(seed, false));
     if cases >= 100 {
-        assert!(compared as u64 > 10 * cases, "{compared} packets compared");
-        assert!(
-            obeyed as u64 > cases / 4,
-            "{obeyed} met a rule that had just been taught"
-        );
+        assert!(all.packets > 10 * cases, "{} packets", all.packets);
+        assert!(all.obeyed > cases / 4, "{} lookups", all.obeyed);
     }
 }
 
@@ -306,23 +395,10 @@ fn the_packet_behind_obeys() {
 /// learn.
 #[test]
 fn packets_of_other_ports_obey() {
-    let first = number("SLUICE_SEED", 1);
-    let cases = number("SLUICE_CASES", 500);
-    let (mut compared, mut obeyed) = (0, 0);
-    for seed in first..first + cases {
-        let (some_compared, _, some_obeyed) = back_to_back(seed, true);
-        compared += some_compared;
-        obeyed += some_obeyed;
-    }
-    println!(
-        "{compared} packets, {obeyed} met a rule that a packet of another port had just taught"
-    );
+    let (cases, all) = play_cases(|seed| back_to_back(seed, true));
     if cases >= 100 {
-        assert!(compared as u64 > 10 * cases, "{compared} packets compared");
-        assert!(
-            obeyed as u64 > cases / 100,
-            "{obeyed} met a rule of another port's"
-        );
+        assert!(all.packets > 10 * cases, "{} packets", all.packets);
+        assert!(all.elsewhere > cases / 100, "{} lookups", all.elsewhere);
     }
 }
 
@@ -334,7 +410,7 @@ fn a_packet_that_is_resumed_goes_on() {
     let cases = number("SLUICE_CASES", 500);
     let mut paused = 0;
     for seed in first..first + cases {
-        let mut pair = Pair::new(seed ^ 0xaaaa);
+        let mut author = Author::new(seed ^ 0xaaaa);
         let pause = Action::Controller {
             max_len: 64,
             controller_id: 0,
@@ -343,10 +419,15 @@ fn a_packet_that_is_resumed_goes_on() {
             pause: true,
             meter_id: None,
         };
-        pair.actions = vec![pause];
-        pair.mutate(30, false);
+        author.actions = vec![pause];
+        author.change(30, false);
+        let mut pair = Pair::new();
+        for step in &author.steps {
+            assert_eq!(pair.step(step), Ok(true), "seed {seed}");
+        }
+        assert_eq!(pair.publish(), Ok(()), "seed {seed}");
         for index in 0..8 {
-            let bytes = frame(&mut pair.random, [0xa5, index]);
+            let bytes = frame(&mut author.random, [0xa5, index]);
             let outcome = pair.evaluate(1, &bytes);
             let got = pair.walker.walk(1, std::slice::from_ref(&bytes));
             paused += pair.walker.paused();
