@@ -821,6 +821,60 @@ fn a_limit_counts_what_the_step_before_has_changed() {
     }
 }
 
+/// Returns a case of these changes, with packets that all come alone by port 1.
+fn story(changes: Vec<FlowMod>, packets: &[Vec<u8>]) -> Vec<Step> {
+    let changes = changes.into_iter().map(Step::Change);
+    let packets = packets
+        .iter()
+        .map(|bytes| Step::Packets(vec![(1, bytes.clone())]));
+    changes.chain(packets).collect()
+}
+
+/// Of two steps in a row that write the same bit, the second counts, also where what came of the
+/// first is known later: the first is refused for its limit, the rule of the second is there.
+#[test]
+fn the_last_result_counts_not_the_latest() {
+    let bit = openflow::action::Subfield {
+        bits: 1,
+        ..common::learning::whole(Field::Reg0)
+    };
+    let teach = |table: u8, field: Field, limit: u32| {
+        let part = common::learning::whole(field);
+        let spec = common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part));
+        let mut learn = common::learning::plain(table, 50, vec![spec]);
+        (learn.limit, learn.result) = (limit, Some(bit));
+        Action::Learn(Box::new(learn))
+    };
+    let sends = Action::OutputReg {
+        source: common::learning::whole(Field::Reg0),
+        max_len: 0,
+    };
+    let limited = teach(2, Field::EthSrc, 1);
+    let free = teach(3, Field::InPort, 0);
+    let packets: Vec<Vec<u8>> = (1..40)
+        .map(|n| frame(&mut Random(n), [1, n as u8]))
+        .collect();
+    for (list, port) in [([limited.clone(), free.clone()], 1), ([free, limited], 0)] {
+        let teacher = common::with(common::add(Match::any(), 1), |change| {
+            change.instructions = apply(&[&list[..], &[sends.clone()]].concat()).into();
+        });
+        play(0, story(vec![teacher.clone()], &packets));
+        // The second packet's source cannot be learned any more.
+        let mut walker = Walker::new();
+        walker.switch.mod10(teacher).unwrap();
+        walker.switch.publish();
+        let of = |source: u8| {
+            let mut packet = packets[0].clone();
+            packet[11] = source;
+            vec![packet]
+        };
+        walker.walk(1, &of(1));
+        let left = walker.walk(1, &of(2));
+        let sent = |effect: &twin::Effect| matches!(effect, twin::Effect::Output { port: to, .. } if *to == port);
+        assert!(left.len() == 1 && sent(&left[0]), "{left:?}");
+    }
+}
+
 /// Rules learned from a packet-out can use its pipeline fields, and a frame without an Ethertype
 /// has the one that rules match.
 #[test]

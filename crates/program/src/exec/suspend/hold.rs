@@ -82,11 +82,14 @@ struct Ticket {
     number: u64,
     /// Whether the walk itself made the request, not one before it.
     own: bool,
-    /// The bit that gets the result.
-    result: Option<Bits>,
+    /// Index of the result that it decides.
+    result: Option<usize>,
 }
 
 type Tickets = SmallVec<[Ticket; 2]>;
+/// Bits that `learn` steps write, in the order of the steps, and whether their rules are there:
+/// false until that is known.
+type Results = SmallVec<[(Bits, bool); 2]>;
 
 /// A walk that waits.
 pub struct Held<F> {
@@ -95,7 +98,7 @@ pub struct Held<F> {
     wanted: Option<Wanted>,
     tickets: Tickets,
     /// Bits to write when it resumes.
-    results: SmallVec<[(Bits, bool); 2]>,
+    results: Results,
     origin: Origin,
     /// The epoch to resume in.
     epoch: Epoch,
@@ -112,7 +115,7 @@ impl<F> Held<F> {
             walk,
             wanted: None,
             tickets: Tickets::new(),
-            results: SmallVec::new(),
+            results: Results::new(),
             origin,
             epoch: 0,
             valid: WordSet::EMPTY,
@@ -137,7 +140,9 @@ impl<F> Held<F> {
                 return true;
             };
             let end = &resolved[at];
-            results.extend(ticket.result.map(|bit| (bit, end.learned)));
+            if let Some(at) = ticket.result {
+                results[at].1 = end.learned;
+            }
             if ticket.own && end.new {
                 origin.own_from = end.epoch.min(origin.own_from);
             }
@@ -350,10 +355,7 @@ impl<F> Waiting<F> {
             };
             held.hear(&resolved);
             if held.tickets.is_empty() || now_ms >= held.origin.deadline_ms {
-                let late = held.tickets.drain(..);
-                let late: SmallVec<[Bits; 2]> = late.filter_map(|late| late.result).collect();
-                held.results
-                    .extend(late.into_iter().map(|bit| (bit, false)));
+                held.tickets.clear();
                 self.ready.push_back(held);
             } else {
                 self.held.push_back(held);
@@ -540,10 +542,7 @@ impl<F: Frame> Engine<F> {
         let walk = &mut self.walks[0];
         std::mem::swap(walk, &mut held.walk);
         walk.fill(&burst, held.valid);
-        let mut written = true;
-        for (to, value) in &held.results {
-            written &= walk.write_bits(&burst, host, *to, u128::from(*value));
-        }
+        let written = walk.write_results(&burst, host, &held.results);
         let next = match held.wanted {
             _ if !written => walk.fail_or_go_on(&burst, host, DropReason::ActionFailed),
             None => walk.run(&burst, host),
@@ -666,7 +665,8 @@ impl<F: Frame> Engine<F> {
                 };
                 let tickets = SmallVec::from_slice(&[ticket]);
                 let before = self.waiting_for.tickets;
-                return self.hold(burst, host, index, Some(wanted), tickets, before);
+                let results = Results::new();
+                return self.hold(burst, host, index, Some(wanted), tickets, results, before);
             }
         }
         let walk = &mut self.walks[index];
@@ -683,7 +683,10 @@ impl<F: Frame> Engine<F> {
     fn learn<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, index: usize) -> Next {
         let before = self.waiting_for.tickets;
         let mut tickets = Tickets::new();
-        // Words whose values depend on answers.
+        // Once there is a request, results are written in the order of the steps when it has been
+        // answered: several steps may write the same bit.
+        let mut results = Results::new();
+        // Words to be written then.
         let mut unknown = WordSet::EMPTY;
         loop {
             let walk = &mut self.walks[index];
@@ -701,23 +704,27 @@ impl<F: Frame> Engine<F> {
                 &walk.key,
                 may_wait,
             ) {
-                Ok(done) => {
+                Ok(done) if tickets.is_empty() => {
                     if let Some(to) = learn.result
                         && !walk.write_bits(burst, host, to, u128::from(done))
                     {
                         return walk.fail_or_go_on(burst, host, DropReason::ActionFailed);
                     }
                 }
+                Ok(done) => results.extend(learn.result.map(|to| (to, done))),
                 Err(number) => {
                     tickets.push(Ticket {
                         number,
                         own: number > before,
-                        result: learn.result,
+                        result: learn.result.map(|_| results.len()),
                     });
-                    if let Some(to) = learn.result {
-                        unknown = unknown.union(to.field.def().words());
-                    }
+                    results.extend(learn.result.map(|to| (to, false)));
                 }
+            }
+            if !tickets.is_empty()
+                && let Some(to) = learn.result
+            {
+                unknown = unknown.union(to.field.def().words());
             }
             match steps.get(walk.at.next) {
                 Some(Op::Learn(next)) if next.reads().intersect(unknown).is_empty() => {
@@ -729,9 +736,13 @@ impl<F: Frame> Engine<F> {
         let late = self.waiting_for.origin.as_ref();
         let late = late.is_some_and(|origin| burst.now_ms >= origin.deadline_ms);
         if tickets.is_empty() || late {
-            return self.walks[index].run(burst, host);
+            let walk = &mut self.walks[index];
+            return match walk.write_results(burst, host, &results) {
+                true => walk.run(burst, host),
+                false => walk.fail_or_go_on(burst, host, DropReason::ActionFailed),
+            };
         }
-        self.hold(burst, host, index, None, tickets, before)
+        self.hold(burst, host, index, None, tickets, results, before)
     }
 
     /// Requests a rule unless it is there. If `may_wait`, later where the rule has been changed
@@ -825,6 +836,7 @@ impl<F: Frame> Engine<F> {
         index: usize,
         wanted: Option<Wanted>,
         tickets: Tickets,
+        results: Results,
         before: u64,
     ) -> Next {
         let walk = &mut self.walks[index];
@@ -859,7 +871,7 @@ impl<F: Frame> Engine<F> {
         std::mem::swap(walk, &mut held.walk);
         held.wanted = wanted;
         held.tickets = tickets;
-        held.results.clear();
+        held.results = results;
         held.origin = origin;
         held.epoch = burst.guard.epoch();
         held.valid = burst.valid;
@@ -893,6 +905,20 @@ impl<F: Frame> Walk<F> {
         };
         let copies: usize = self.stack.iter().chain([&self.at]).map(saved).sum();
         size_of::<Held<F>>() + self.frame.as_ref().map_or(0, Frame::len) + copies
+    }
+
+    /// Writes what has come of `learn` steps. Returns false where a bit cannot be written.
+    fn write_results<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        results: &[(Bits, bool)],
+    ) -> bool {
+        let mut written = true;
+        for (to, learned) in results {
+            written &= self.write_bits(burst, host, *to, u128::from(*learned));
+        }
+        written
     }
 
     /// Fills words of the key that rules have come to need since `filled` were.
