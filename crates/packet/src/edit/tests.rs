@@ -524,6 +524,15 @@ fn a_hidden_tag_is_read_when_it_comes_out() {
 fn values_of_a_wrong_length_change_nothing() {
     let packet = Builder::ethernet([1; 6], [2; 6]).ipv4(1, 2).udp(3, 4);
     for def in FIELDS {
+        // The options are all edited in one way.
+        if cfg!(miri)
+            && def
+                .field
+                .tunnel_option()
+                .is_some_and(|option| option % 16 != 0)
+        {
+            continue;
+        }
         for length in [0, def.bytes - 1, def.bytes + 1] {
             let (mut frame, mut key, mut layers) = parsed(&packet.bytes());
             let (before, key_before) = (frame.clone(), key);

@@ -145,6 +145,15 @@ fn header_depends_on_the_version() {
 #[test]
 fn wire_and_key_forms_lead_to_each_other() {
     for def in FIELDS {
+        // The options differ by their place in the key only.
+        if cfg!(miri)
+            && def
+                .field
+                .tunnel_option()
+                .is_some_and(|option| option % 16 != 0)
+        {
+            continue;
+        }
         let all = def.place();
         let wire = def.to_wire(&all);
         assert_eq!(wire.len(), def.wire_bytes, "{}", def.name);
