@@ -315,6 +315,44 @@ def limit_counts_what_the_step_before_has_changed(lab):
 
 
 @test(timeout=60)
+def the_last_of_several_results_counts(lab):
+    """Of two `learn` in a row that write one bit, the second says what it is, also where the first
+    is refused for its limit and the rule of the second is there."""
+    switch, ends = three_ports(
+        lab,
+        "priority=5,in_port=1,actions="
+        "learn(table=3,cookie=0x77,limit=1,result_dst=NXM_NX_REG1[0],NXM_OF_ETH_SRC[]),"
+        "learn(table=4,cookie=0x77,result_dst=NXM_NX_REG1[0],NXM_OF_IN_PORT[]),"
+        "resubmit(,2)",
+        "table=2,reg1=1/1,actions=output:2",
+        "table=2,reg1=0/1,actions=output:3",
+    )
+    for number in range(3):
+        frame = ethernet(MACS[2], f"02:00:00:00:01:{number:02x}", 0x88B5, bytes(46))
+        ends[1].send(frame)
+        check(arrives(ends[2], frame), f"packet {number} took the wrong way")
+    equal(len(learned(switch, 3)), 1, "rules learned with a limit of 1")
+
+
+@test(timeout=60)
+def a_packet_may_change_its_mind(lab):
+    """A packet that learns one rule several times leaves what it has learned last, also where the
+    rule did just that before it came."""
+    learn = "learn(table=3,NXM_OF_ETH_SRC[],output:NXM_NX_REG2[])"
+    steps = ",".join(f"load:{port}->NXM_NX_REG2[],{learn}" for port in (2, 3, 2))
+    switch, ends = three_ports(lab, f"priority=5,in_port=1,actions={steps},output:2")
+    for number in range(3):
+        frame = ethernet(MACS[2], "02:00:00:00:01:01", 0x88B5, bytes([number]) * 46)
+        ends[1].send(frame)
+        check(arrives(ends[2], frame), f"packet {number} is not sent on")
+        rules = learned(switch, 3)
+        check(
+            len(rules) == 1 and rules[0].endswith("actions=output:2"),
+            f"after packet {number}: {rules}",
+        )
+
+
+@test(timeout=60)
 def spoofed_sources_fill_no_memory(lab):
     """Rules that packets add count for the limit on all rules of the switch, as a controller's do;
     packets go on without their rules, and when there is room, they are made."""

@@ -14,7 +14,7 @@ use crate::common::generate::{Random, change, frame};
 use crate::common::learning::{Walker, learn_actions};
 use crate::common::{Switch, apply};
 use openflow::Version;
-use openflow::action::{Action, LearnSource, LearnTarget};
+use openflow::action::{Action, LearnSource, LearnTarget, Subfield};
 use openflow::flow::{FlowMod, FlowStats};
 use openflow::message::{NO_BUFFER, PacketOut};
 use openflow::port;
@@ -51,6 +51,8 @@ struct Tally {
     obeyed: usize,
     /// How many of those were by packets of other ports than the first.
     elsewhere: usize,
+    /// Packets paused for controllers.
+    paused: usize,
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -131,9 +133,12 @@ impl Author {
 }
 
 impl Pair {
-    fn new() -> Pair {
+    /// `eager`: whether epochs come more often than rules change.
+    fn new(eager: bool) -> Pair {
+        let mut walker = Walker::new();
+        walker.eager = eager;
         Pair {
-            walker: Walker::new(),
+            walker,
             other: Switch::new(),
             tally: Tally::default(),
         }
@@ -141,8 +146,8 @@ impl Pair {
 
     /// Carries out steps; returns what differs. If a limit ends a packet, what it has learned by
     /// then is undefined, so what comes behind it is not compared.
-    fn play(steps: &[Step]) -> Result<Tally, String> {
-        let mut pair = Pair::new();
+    fn play(steps: &[Step], eager: bool) -> Result<Tally, String> {
+        let mut pair = Pair::new(eager);
         for step in steps {
             if !pair.step(step)? {
                 return Ok(pair.tally);
@@ -212,6 +217,7 @@ impl Pair {
             .map(|(port, list)| (*port, &list[..]))
             .collect();
         let got = self.walker.walk_bursts(&bursts);
+        self.tally.paused += self.walker.paused();
         if let [(_, bytes)] = packets {
             let tail = &bytes[bytes.len() - 2..];
             same(&script::left(&got), &script::left(&expected), || {
@@ -287,7 +293,7 @@ fn same<T: PartialEq + std::fmt::Debug>(
 /// Carries out a case. If it fails, it is made shorter before the test ends.
 fn play(seed: u64, steps: Vec<Step>) -> Tally {
     let attempt = |steps: &[Step]| {
-        let played = std::panic::catch_unwind(|| Pair::play(steps));
+        let played = std::panic::catch_unwind(|| Pair::play(steps, seed.is_multiple_of(2)));
         played.unwrap_or_else(|_| Err("panicked".into()))
     };
     let fails = |steps: &[Step]| attempt(steps).is_err();
@@ -355,8 +361,18 @@ fn back_to_back(seed: u64, several: bool) -> Vec<Step> {
     author.steps
 }
 
-/// Carries out as many cases as are asked for; returns how many, and what they have tried.
-fn play_cases(case: impl Fn(u64) -> Vec<Step>) -> (usize, Tally) {
+/// Carries out as many cases as are asked for; returns how many, and what they have tried. The
+/// thread has as much stack as that of control, which uses the reference too: lookups of the
+/// reference nest hundreds deep.
+fn play_cases(case: impl Fn(u64) -> Vec<Step> + Send) -> (usize, Tally) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(8 << 20);
+        let played = thread.spawn_scoped(scope, || play_all(case)).unwrap();
+        (played.join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn play_all(case: impl Fn(u64) -> Vec<Step>) -> (usize, Tally) {
     let first = number("SLUICE_SEED", 1);
     let cases = number("SLUICE_CASES", 500);
     let mut all = Tally::default();
@@ -366,6 +382,7 @@ fn play_cases(case: impl Fn(u64) -> Vec<Step>) -> (usize, Tally) {
         all.taught += some.taught;
         all.obeyed += some.obeyed;
         all.elsewhere += some.elsewhere;
+        all.paused += some.paused;
     }
     println!(
         "{} packets, {} rules taught, {} lookups met one of the same burst, {} of other ports",
@@ -402,42 +419,32 @@ fn packets_of_other_ports_obey() {
     }
 }
 
+/// Packets of one port, some of which controllers stop and let go on.
+fn with_pauses(seed: u64) -> Vec<Step> {
+    let mut author = Author::new(seed ^ 0xaaaa);
+    let pause = Action::Controller {
+        max_len: 64,
+        controller_id: 0,
+        reason: 1,
+        userdata: vec![7],
+        pause: true,
+        meter_id: None,
+    };
+    author.actions = vec![pause];
+    author.change(30, false);
+    for index in 0..8 {
+        let bytes = frame(&mut author.random, [0xa5, index]);
+        author.steps.push(Step::Packets(vec![(1, bytes)]));
+    }
+    author.steps
+}
+
 /// A packet that is paused for a controller continues as if it had not been, if the controller
 /// changes nothing.
 #[test]
 fn a_packet_that_is_resumed_goes_on() {
-    let first = number("SLUICE_SEED", 1);
-    let cases = number("SLUICE_CASES", 500);
-    let mut paused = 0;
-    for seed in first..first + cases {
-        let mut author = Author::new(seed ^ 0xaaaa);
-        let pause = Action::Controller {
-            max_len: 64,
-            controller_id: 0,
-            reason: 1,
-            userdata: vec![7],
-            pause: true,
-            meter_id: None,
-        };
-        author.actions = vec![pause];
-        author.change(30, false);
-        let mut pair = Pair::new();
-        for step in &author.steps {
-            assert_eq!(pair.step(step), Ok(true), "seed {seed}");
-        }
-        assert_eq!(pair.publish(), Ok(()), "seed {seed}");
-        for index in 0..8 {
-            let bytes = frame(&mut author.random, [0xa5, index]);
-            let outcome = pair.evaluate(1, &bytes);
-            let got = pair.walker.walk(1, std::slice::from_ref(&bytes));
-            paused += pair.walker.paused();
-            if !outcome.cut_short {
-                let expected = common::learning::comparable(&outcome.effects);
-                assert_eq!(got, expected, "seed {seed}, packet {bytes:02x?}");
-            }
-        }
-    }
-    assert!(paused as u64 > cases, "{paused} packets stopped");
+    let (cases, all) = play_cases(with_pauses);
+    assert!(all.paused > cases, "{} packets stopped", all.paused);
 }
 
 /// A rule is added once, however many packets ask for it, and its hard timeout counts from the last
@@ -777,14 +784,14 @@ fn a_limit_counts_what_the_step_before_has_changed() {
         let mut other = Switch::new();
         let in_port = common::learning::whole(Field::InPort);
         let mac = common::learning::whole(Field::EthSrc);
-        let teach = |part: openflow::action::Subfield| {
+        let teach = |part: Subfield| {
             let spec = common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part));
             common::learning::plain(3, 0x77, vec![spec])
         };
         let mut second = teach(mac);
         let told = common::learning::whole(Field::Reg0);
         second.limit = limit;
-        second.result = Some(openflow::action::Subfield { bits: 1, ..told });
+        second.result = Some(Subfield { bits: 1, ..told });
         let actions = [
             Action::Learn(Box::new(teach(in_port))),
             Action::Learn(Box::new(second.clone())),
@@ -830,48 +837,129 @@ fn story(changes: Vec<FlowMod>, packets: &[Vec<u8>]) -> Vec<Step> {
     changes.chain(packets).collect()
 }
 
+/// Carries out a case with few epochs, and with many.
+fn play_both(changes: Vec<FlowMod>, packets: &[Vec<u8>]) {
+    let steps = story(changes, packets);
+    for seed in [0, 1] {
+        play(seed, steps.clone());
+    }
+}
+
+/// Returns a rule of table 0 for packets to an Ethernet address that ends with this byte.
+fn teacher(to: u8, actions: &[Action]) -> FlowMod {
+    let matching = common::fields(&[(Field::EthDst, 0x0200_0000_0000 | u128::from(to))]);
+    common::with(common::add(matching, 1), |change| {
+        change.instructions = apply(actions).into();
+    })
+}
+
+/// Returns a packet between Ethernet addresses that end with these bytes.
+fn packet(to: u8, from: u8, tail: u8) -> Vec<u8> {
+    let address = |last| [2, 0, 0, 0, 0, last];
+    let builder = packet::build::Builder::ethernet(address(to), address(from));
+    let builder = builder.ipv4(0x0a00_0001, 0x0a00_0002).udp(1, 2);
+    builder
+        .payload(&[&[0; 40][..], &[1, tail]].concat())
+        .bytes()
+}
+
+/// The bit that tells what came of a `learn`, and an output to the port of that number.
+fn told() -> (Subfield, Action) {
+    let whole = common::learning::whole(Field::Reg0);
+    let sends = Action::OutputReg {
+        source: whole,
+        max_len: 0,
+    };
+    (Subfield { bits: 1, ..whole }, sends)
+}
+
+/// Returns an action that learns a rule which matches one field, and tells what came of it.
+fn teach(table: u8, priority: u16, cookie: u64, field: Field, limit: u32) -> Action {
+    let part = common::learning::whole(field);
+    let spec = common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part));
+    let mut learn = common::learning::plain(table, priority, vec![spec]);
+    (learn.cookie, learn.limit, learn.result) = (cookie, limit, Some(told().0));
+    Action::Learn(Box::new(learn))
+}
+
 /// Of two steps in a row that write the same bit, the second counts, also where what came of the
 /// first is known later: the first is refused for its limit, the rule of the second is there.
 #[test]
 fn the_last_result_counts_not_the_latest() {
-    let bit = openflow::action::Subfield {
-        bits: 1,
-        ..common::learning::whole(Field::Reg0)
-    };
-    let teach = |table: u8, field: Field, limit: u32| {
-        let part = common::learning::whole(field);
-        let spec = common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part));
-        let mut learn = common::learning::plain(table, 50, vec![spec]);
-        (learn.limit, learn.result) = (limit, Some(bit));
-        Action::Learn(Box::new(learn))
-    };
-    let sends = Action::OutputReg {
-        source: common::learning::whole(Field::Reg0),
-        max_len: 0,
-    };
-    let limited = teach(2, Field::EthSrc, 1);
-    let free = teach(3, Field::InPort, 0);
-    let packets: Vec<Vec<u8>> = (1..40)
-        .map(|n| frame(&mut Random(n), [1, n as u8]))
-        .collect();
+    let limited = teach(2, 50, 0, Field::EthSrc, 1);
+    let free = teach(3, 50, 0, Field::InPort, 0);
     for (list, port) in [([limited.clone(), free.clone()], 1), ([free, limited], 0)] {
-        let teacher = common::with(common::add(Match::any(), 1), |change| {
-            change.instructions = apply(&[&list[..], &[sends.clone()]].concat()).into();
-        });
-        play(0, story(vec![teacher.clone()], &packets));
+        let rule = teacher(1, &[&list[..], &[told().1]].concat());
+        let packets = [packet(1, 5, 0), packet(1, 6, 1)];
+        play_both(vec![rule.clone()], &packets);
         // The second packet's source cannot be learned any more.
         let mut walker = Walker::new();
-        walker.switch.mod10(teacher).unwrap();
+        walker.switch.mod10(rule).unwrap();
         walker.switch.publish();
-        let of = |source: u8| {
-            let mut packet = packets[0].clone();
-            packet[11] = source;
-            vec![packet]
-        };
-        walker.walk(1, &of(1));
-        let left = walker.walk(1, &of(2));
+        walker.walk(1, &packets[..1]);
+        let left = walker.walk(1, &packets[1..]);
         let sent = |effect: &twin::Effect| matches!(effect, twin::Effect::Output { port: to, .. } if *to == port);
         assert!(left.len() == 1 && sent(&left[0]), "{left:?}");
+    }
+}
+
+/// A packet may ask for one rule several times, for something else each time. The last counts, also
+/// where the rule did just that before the packet came, whose epoch the packet still walks in.
+#[test]
+fn a_packet_may_change_its_mind() {
+    let (whole, part) = (common::learning::whole, common::learning::spec);
+    let specs = vec![
+        part(
+            LearnSource::Field(whole(Field::EthSrc)),
+            LearnTarget::Match(whole(Field::EthDst)),
+        ),
+        part(
+            LearnSource::Field(whole(Field::Reg1)),
+            LearnTarget::Load(whole(Field::Reg0)),
+        ),
+    ];
+    let learn = Action::Learn(Box::new(common::learning::plain(3, 50, specs)));
+    let say = |value| {
+        [
+            Action::Load {
+                dst: whole(Field::Reg1),
+                value,
+            },
+            learn.clone(),
+        ]
+    };
+    let rule = teacher(1, &[say(1), say(2), say(1)].concat());
+    play_both(vec![rule], &[packet(1, 5, 0), packet(1, 5, 1)]);
+}
+
+/// A rule for which there was no room is asked for again when a rule that counted has got another
+/// cookie: by the packet itself, right before or earlier on its way, or by another packet, while
+/// what came of its request is not known yet.
+#[test]
+fn a_limit_is_asked_about_again_when_a_request_makes_room() {
+    let sends = told().1;
+    // Of the cookie 7 there may be one rule, and there is.
+    let counted = common::with(
+        common::add(common::fields(&[(Field::InPort, 1)]), 50),
+        |change| {
+            (change.table, change.cookie) = (3, 7);
+        },
+    );
+    let limited = teach(3, 51, 7, Field::EthSrc, 1);
+    let makes_room = teach(3, 50, 9, Field::InPort, 0);
+    let wants = teacher(1, &[limited.clone(), sends.clone()]);
+    let gives = teacher(2, &[makes_room.clone(), sends.clone()]);
+    let at_once = [makes_room.clone(), limited.clone(), sends.clone()];
+    let later = [makes_room, common::output(4), limited, sends];
+    for both in [&at_once[..], &later] {
+        let rules = vec![counted.clone(), wants.clone(), teacher(3, both)];
+        play_both(rules, &[packet(1, 5, 0), packet(3, 6, 1)]);
+    }
+    let rules = [counted, wants, gives].map(Step::Change);
+    let burst = [packet(1, 5, 0), packet(2, 6, 1), packet(1, 5, 2)];
+    let burst = Step::Packets(burst.map(|bytes| (1, bytes)).to_vec());
+    for seed in [0, 1] {
+        play(seed, [&rules[..], std::slice::from_ref(&burst)].concat());
     }
 }
 

@@ -110,6 +110,8 @@ pub struct Walker {
     pub switch: Switch,
     /// Whether learn requests are answered.
     pub answers: bool,
+    /// Whether epochs come more often than rules change.
+    pub eager: bool,
     /// The last request.
     pub last: Option<Request>,
     engine: Engine<HeapFrame>,
@@ -126,6 +128,7 @@ impl Walker {
         Walker {
             switch,
             answers: true,
+            eager: true,
             last: None,
             engine: Engine::new(),
             reader,
@@ -212,7 +215,9 @@ impl Walker {
         for ended in std::mem::take(&mut notes.ended) {
             self.switch.pipeline.connection_ended(&ended);
         }
-        self.switch.publish();
+        if self.eager {
+            self.switch.publish();
+        }
         for answer in answers {
             self.engine.answer(answer);
         }
@@ -223,7 +228,9 @@ impl Walker {
         for _ in 0..1000 {
             // Frees as early as possible what is no longer needed.
             self.switch.pipeline.housekeep(usize::MAX);
-            self.switch.program.domain.publish();
+            if self.eager {
+                self.switch.program.domain.publish();
+            }
             self.switch.program.domain.collect();
             let guard = self.reader.begin();
             self.engine.settle(&guard, self.switch.now, &mut |_| {});

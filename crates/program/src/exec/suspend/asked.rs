@@ -6,7 +6,7 @@
 //! learn where hosts are do, most packets are told apart by their addresses alone, before they are
 //! parsed ([`AskedRules::none_has_addresses_of`]).
 
-use crate::actions::learn::{Answer, Learn, Values};
+use crate::actions::learn::{Answer, Learn, NO_COOKIE, Values};
 use crate::rule::Rule;
 use packet::key::at;
 use packet::keyed::Keyed;
@@ -32,6 +32,8 @@ pub(crate) struct Asked {
     pub values: Values,
     pub matching: Match,
     pub fingerprint: u64,
+    /// Whether there was such a rule already, or one had been asked for.
+    pub is_change: bool,
     pub deadline_ms: u64,
     pub answer: Option<Answer>,
 }
@@ -80,6 +82,11 @@ impl AskedRules {
     }
 
     /// Returns the rule with this ticket.
+    pub fn get(&self, ticket: u64) -> Option<&Asked> {
+        Some(&self.list[self.place(ticket)?])
+    }
+
+    /// Returns the rule with this ticket, to be changed.
     pub fn get_mut(&mut self, ticket: u64) -> Option<&mut Asked> {
         let at = self.place(ticket)?;
         Some(&mut self.list[at])
@@ -284,6 +291,18 @@ impl AskedRules {
         groups.filter_map(last).max()
     }
 
+    /// Returns whether a rule that is refused for its limit may have room after the requests behind
+    /// the ticket `after`: one of them may give a rule that counts another cookie.
+    pub fn may_make_room(&self, bridge: u32, learn: &Learn, after: u64) -> bool {
+        let from = self.list.partition_point(|asked| asked.ticket <= after);
+        learn.limit != 0
+            && self.list[from..].iter().any(|asked| {
+                asked.is_change
+                    && (asked.bridge, asked.learn.table) == (bridge, learn.table)
+                    && ![learn.cookie, NO_COOKIE].contains(&asked.learn.cookie)
+            })
+    }
+
     /// Returns the last one for the rule of the same table, match and precedence.
     pub fn like(&self, bridge: u32, learn: &Learn, matching: &Match) -> Option<&Asked> {
         let group = &self.groups[self.group(bridge, learn)?];
@@ -346,6 +365,7 @@ mod tests {
             matching: learn.matching(&values),
             values,
             fingerprint: 1,
+            is_change: false,
             deadline_ms: 0,
             answer: None,
         });

@@ -43,6 +43,8 @@ pub(crate) struct Deferred {
     pub hash: u64,
     /// When the packet came, in milliseconds.
     pub seen_ms: u64,
+    /// Whether there was such a rule already, or one had been asked for.
+    pub is_change: bool,
 }
 
 struct Flap {
@@ -153,6 +155,7 @@ impl Flaps {
             matching: flap.matching.clone(),
             hash: flap.hash,
             seen_ms,
+            is_change: true,
         })
     }
 

@@ -27,7 +27,7 @@ use crate::rule::Rule;
 use crate::table::Bridge;
 use packet::key::at;
 use packet::parse::{self, Layers};
-use packet::{FlowKey, Frame, WordSet};
+use packet::{FlowKey, Frame, Match, WordSet};
 use smallvec::SmallVec;
 use stages::Stage;
 use std::collections::VecDeque;
@@ -70,10 +70,21 @@ struct Origin {
     before: u64,
     /// The epoch of the first rule that it has learned itself, which it does not reach.
     own_from: Epoch,
+    /// The rules that it has asked for: what its epoch says of them may have changed since.
+    taught: SmallVec<[Lesson; 2]>,
     /// The list that it began with, if that belongs to no rule: kept alive for the steps that point
     /// into it.
     #[allow(dead_code)]
     keep: Option<Arc<OpList>>,
+}
+
+/// A rule that a walk has asked for, roughly: two may be taken for one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Lesson {
+    table: u8,
+    priority: u16,
+    /// Hash of its match.
+    hash: u64,
 }
 
 /// A request that a walk waits for.
@@ -256,15 +267,39 @@ impl<F> Waiting<F> {
         self.asked.concern(bridge)
     }
 
-    fn is_refused(&self, learn: &Arc<Learn>, values: &Values, epoch: Epoch) -> bool {
-        self.refusals.iter().any(|refusal| {
+    /// Returns whether a request has been refused in this epoch, and would be refused again.
+    fn is_refused(&self, bridge: u32, learn: &Arc<Learn>, values: &Values, epoch: Epoch) -> bool {
+        let refused = self.refusals.iter().any(|refusal| {
             refusal.epoch == epoch
                 && Arc::ptr_eq(&refusal.learn, learn)
                 && refusal
                     .values
                     .as_ref()
                     .is_none_or(|refused| refused == values)
-        })
+        });
+        refused && !self.has_taught() && !self.asked.may_make_room(bridge, learn, 0)
+    }
+
+    /// Returns whether the walk that is being resumed has asked for rules, which its epoch does not
+    /// have.
+    fn has_taught(&self) -> bool {
+        (self.origin.as_ref()).is_some_and(|origin| !origin.taught.is_empty())
+    }
+
+    /// Returns whether the walk that is being resumed has asked for this rule.
+    fn has_taught_this(&self, learn: &Learn, matching: &Match) -> bool {
+        self.has_taught() && {
+            let lesson = self.lesson(learn, matching);
+            (self.origin.as_ref()).is_some_and(|origin| origin.taught.contains(&lesson))
+        }
+    }
+
+    fn lesson(&self, learn: &Learn, matching: &Match) -> Lesson {
+        Lesson {
+            table: learn.table,
+            priority: learn.priority,
+            hash: self.asked.hash_of(matching),
+        }
     }
 
     fn remember(&mut self, asked: Asked, verdict: Verdict, epoch: Epoch) {
@@ -397,6 +432,7 @@ impl<F> Waiting<F> {
             bridge: wanted.bridge,
             matching: wanted.matching,
             fingerprint: wanted.learn.fingerprint(&wanted.values),
+            is_change: wanted.is_change,
             learn: wanted.learn,
             values: wanted.values,
             deadline_ms,
@@ -565,6 +601,7 @@ impl<F: Frame> Engine<F> {
             deadline_ms: NEVER,
             before: self.waiting_for.tickets,
             own_from: NEVER,
+            taught: SmallVec::new(),
             keep: Some(Arc::clone(ops)),
         });
     }
@@ -767,6 +804,8 @@ impl<F: Frame> Engine<F> {
         let asked = asked.map(|asked| (asked.fingerprint == fingerprint, asked.ticket));
         let is_there = match asked {
             Some((same, _)) => Some(same),
+            // Control knows what it does now.
+            None if waiting.has_taught_this(learn, &matching) => Some(false),
             None => burst.bridge.find(learn, &values, burst.guard).map(|rule| {
                 let same = rule.fingerprint.load(Ordering::Relaxed) == fingerprint;
                 // Not more often than the time tells: other workers read the rule.
@@ -792,11 +831,14 @@ impl<F: Frame> Engine<F> {
             waiting.flaps.keep(&rule);
         }
         match (is_there, asked) {
+            // It may be refused for its limit, and a later request make room.
+            (Some(true), Some((_, ticket)))
+                if waiting.asked.may_make_room(bridge, learn, ticket) => {}
             (Some(true), Some((_, ticket))) => return Err(ticket),
             (Some(true), None) => return Ok(true),
             _ => {}
         }
-        if waiting.is_refused(learn, &values, burst.guard.epoch()) {
+        if waiting.is_refused(bridge, learn, &values, burst.guard.epoch()) {
             return Ok(false);
         }
         let now_ms = burst.now_ms;
@@ -811,6 +853,7 @@ impl<F: Frame> Engine<F> {
             matching,
             hash,
             seen_ms: now_ms,
+            is_change: is_there == Some(false),
         };
         if is_limited && !waiting.rates.may_ask(bridge, key.u32(at::IN_PORT), now_ms) {
             host.noted(Event::AskedTooOften);
@@ -857,9 +900,16 @@ impl<F: Frame> Engine<F> {
                 deadline_ms: NEVER,
                 before,
                 own_from: NEVER,
+                taught: SmallVec::new(),
                 keep: None,
             }
         });
+        for ticket in tickets.iter().filter(|ticket| ticket.own) {
+            let asked = waiting.asked.get(ticket.number);
+            origin
+                .taught
+                .extend(asked.map(|asked| waiting.lesson(&asked.learn, &asked.matching)));
+        }
         origin.deadline_ms = origin.deadline_ms.min(burst.now_ms + PATIENCE_MS);
         burst.guard.hold(burst.guard.held().min(origin.since));
         waiting.pinned = true;
