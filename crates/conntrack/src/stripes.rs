@@ -14,6 +14,9 @@ const SLACK: u64 = 64;
 /// By how much the whole of a [`Bounded`] may be wrong, and then as much again.
 const MARGIN: u64 = 2 * STRIPES as u64 * SLACK;
 
+/// Locks for zones with limits.
+const LIMITED: usize = 64;
+
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -78,8 +81,8 @@ pub(crate) struct Bounded {
 }
 
 impl Bounded {
-    /// Counts one more if there are fewer than `limit`; else returns false. Threads that find out
-    /// at the same moment that the limit is near may pass it by one each.
+    /// Counts one more if there are fewer than `limit`; else returns false. Threads may pass the
+    /// limit together: by one each, and by what an interrupted thread is moving to the whole.
     #[inline]
     pub fn reserve(&self, limit: usize) -> bool {
         let whole = self.whole.load(Ordering::Relaxed);
@@ -93,6 +96,10 @@ impl Bounded {
 
     #[cold]
     fn reserve_near(&self, limit: usize) -> bool {
+        // Who floods a full table only reads.
+        if self.get() >= limit {
+            return false;
+        }
         let _alone = self.near.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.get() < limit;
         if free {
@@ -131,7 +138,8 @@ impl Bounded {
 pub(crate) struct Zones {
     /// Zeroed memory, of which only what is used takes room.
     parts: Box<[[AtomicU32; Zones::COUNT]]>,
-    limited: Mutex<()>,
+    /// By zone, modulo their number: who counts in a zone with a limit is alone.
+    limited: [CachePadded<Mutex<()>>; LIMITED],
 }
 
 impl Zones {
@@ -142,7 +150,7 @@ impl Zones {
         Zones {
             // Without memory for this there is none for connections.
             parts: parts.expect("memory for counts of zones"),
-            limited: Mutex::new(()),
+            limited: std::array::from_fn(|_| CachePadded::default()),
         }
     }
 
@@ -154,7 +162,12 @@ impl Zones {
 
     /// Counts one more connection of a zone if it has fewer than `limit`; else returns false.
     pub fn reserve(&self, zone: u16, limit: u32) -> bool {
-        let _alone = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who floods a full zone only reads, and zones are each other's concern by chance only.
+        if self.get(zone) >= limit {
+            return false;
+        }
+        let limited = &self.limited[usize::from(zone) % LIMITED];
+        let _alone = limited.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.get(zone) < limit;
         if free {
             self.add(zone);

@@ -566,6 +566,8 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub now_ns: u64,
     /// Number of patch ports passed so far.
     pub depth: u32,
+    /// Slot of the port by which the frames were received, whatever ports they have come by since.
+    pub received: u32,
     /// Whether the burst's frames were received finished (nothing left to do).
     pub finished: bool,
     /// Whether the frames have come through patch ports from a packet-out.
@@ -1003,6 +1005,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         Place {
             bridge: self.bridge.id.0,
             depth: self.depth,
+            received: self.received,
         }
     }
 

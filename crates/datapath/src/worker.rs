@@ -543,6 +543,7 @@ impl<F: Frame> Worker<F> {
             finished: false,
             packet_out: false,
             patched: false,
+            received: 0,
             longer: 0,
             now_ms: 0,
             outs_held,

@@ -120,6 +120,9 @@ pub struct Place {
     pub bridge: u32,
     /// Number of patch ports passed so far.
     pub depth: u32,
+    /// The host's number for the port by which the packet was received, whatever ports it has come
+    /// by since.
+    pub received: u32,
 }
 
 /// Countable events, other than drops, of rules that packets ask for.

@@ -43,6 +43,9 @@ pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) packet_out: bool,
     /// Whether the current frames have come by a patch port.
     pub(crate) patched: bool,
+    /// Slot of the port by which the current frames were received, whatever ports they have come by
+    /// since.
+    pub(crate) received: u32,
     /// By how many bytes more than they have the current frames are counted.
     pub(crate) longer: i32,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
@@ -58,6 +61,7 @@ impl<'a, F: Frame> Turn<'a, F> {
     pub(super) fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>, finished: bool) {
         self.begin(frames.len());
         self.finished = finished;
+        self.received = port.id.slot();
         self.arrive(port, 0, frames);
         self.finished = false;
         self.finish();
@@ -183,6 +187,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         };
         let own = std::mem::replace(&mut self.packet_out, fragment.is_of_packet_out());
         self.patched = place.depth > 0;
+        self.received = place.received;
         let (engine, mut host) = self.host(bridge, place.depth);
         engine.resume_fragment(
             fragment,
@@ -595,6 +600,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             clock: &self.shared.clock,
             now_ns: 0,
             depth,
+            received: self.received,
             finished: self.finished,
             packet_out: self.packet_out,
             patched: self.patched,
@@ -666,6 +672,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             };
             let of_packet_out = held.is_of_packet_out();
             (self.longer, self.patched) = (held.longer(), place.depth > 0);
+            self.received = place.received;
             let (engine, mut host) = self.host(bridge, place.depth);
             engine.resume(
                 held,

@@ -224,7 +224,7 @@ impl Machines {
 
     pub fn stop(self) -> Result<(), Error> {
         let ended = self.all.into_iter().map(|one| one.program.stop(ANSWER));
-        ended.fold(Ok(()), |all, one| all.and(one))
+        ended.fold(Ok(()), Result::and)
     }
 }
 

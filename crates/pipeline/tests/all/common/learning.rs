@@ -11,7 +11,7 @@ use program::actions::learn::{Answer, Ended, Request};
 use program::actions::{PacketInReason, ToController};
 use program::epoch::Reader;
 use program::exec::{Engine, Frozen, Thaw};
-use program::host::Context;
+use program::host::{Context, Place};
 
 /// A paused packet with its state.
 struct Paused {
@@ -27,9 +27,17 @@ struct Notes {
     requests: Vec<Request>,
     ended: Vec<Ended>,
     paused: Vec<Paused>,
+    /// The port of the burst.
+    received: u32,
 }
 
 impl Outside for Notes {
+    fn place(&self) -> Place {
+        Place {
+            received: self.received,
+            ..Place::default()
+        }
+    }
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
         let effect = effects::output(context, port, &frame, to_in_port);
         self.effects.push(effect);
@@ -169,6 +177,7 @@ impl Walker {
         for (in_port, packets) in bursts {
             let mut frames = packets.iter().map(|bytes| HeapFrame::new(bytes)).collect();
             let guard = self.reader.begin();
+            notes.received = *in_port;
             self.engine.burst(
                 &self.switch.bridge,
                 &guard,

@@ -6,7 +6,7 @@ use packet::parse::{Layers, Malformed};
 use program::actions::ToController;
 use program::actions::learn::{Ended, Request};
 use program::exec::Frozen;
-use program::host::{Context, DropReason, Host};
+use program::host::{Context, DropReason, Host, Place};
 
 /// A [`Host`], as far as these tests need one, that can stand behind `dyn`. What has a default
 /// here is not to happen, or does not matter, in most tests.
@@ -44,6 +44,9 @@ pub trait Outside {
         false
     }
     fn dropped(&mut self, _: DropReason) {}
+    fn place(&self) -> Place {
+        Place::default()
+    }
 }
 
 /// The only host of these tests: each other type would have the whole engine compiled again.
@@ -93,6 +96,9 @@ impl Host<HeapFrame> for To<'_> {
         self.0.reads_tunnel(port)
     }
     fn malformed(&mut self, _: Malformed) {}
+    fn place(&self) -> Place {
+        self.0.place()
+    }
     fn dropped(&mut self, reason: DropReason) {
         self.0.dropped(reason);
     }

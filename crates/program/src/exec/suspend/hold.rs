@@ -797,7 +797,8 @@ impl<F: Frame> Engine<F> {
             return Ok(true);
         }
         let values = learn.values(key);
-        let (fingerprint, bridge) = (learn.fingerprint(&values), host.place().bridge);
+        let (fingerprint, place) = (learn.fingerprint(&values), host.place());
+        let bridge = place.bridge;
         let matching = learn.matching(&values);
         // The last request for this rule counts, not the rule in force until then.
         let asked = waiting.asked.like(bridge, learn, &matching);
@@ -855,7 +856,7 @@ impl<F: Frame> Engine<F> {
             seen_ms: now_ms,
             is_change: is_there == Some(false),
         };
-        if is_limited && !waiting.rates.may_ask(bridge, key.u32(at::IN_PORT), now_ms) {
+        if is_limited && !waiting.rates.may_ask(place.received, now_ms) {
             host.noted(Event::AskedTooOften);
             return Ok(false);
         }
@@ -865,6 +866,9 @@ impl<F: Frame> Engine<F> {
             }
             host.noted(Event::AskedTooMuch);
             return Ok(false);
+        }
+        if is_limited {
+            waiting.rates.asked(place.received, now_ms);
         }
         burst.bridge.rule_requested(learn.table);
         Err(waiting.tickets)

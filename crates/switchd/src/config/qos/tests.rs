@@ -155,7 +155,7 @@ fn the_default_queue_is_guaranteed_a_little() {
 
 #[test]
 fn shapes_that_cannot_be_are_refused() {
-    let cases: [(Pairs<'_>, Pairs<'_>, &str); 13] = [
+    let cases: [(Pairs<'_>, Pairs<'_>, &str); 15] = [
         (
             &[("max-rate", "-5")],
             &[],
