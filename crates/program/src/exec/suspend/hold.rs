@@ -803,10 +803,11 @@ impl<F: Frame> Engine<F> {
         // The last request for this rule counts, not the rule in force until then.
         let asked = waiting.asked.like(bridge, learn, &matching);
         let asked = asked.map(|asked| (asked.fingerprint == fingerprint, asked.ticket));
+        // Control knows what such a rule does now; it is no change that others wait for.
+        let is_taught_again = asked.is_none() && waiting.has_taught_this(learn, &matching);
         let is_there = match asked {
             Some((same, _)) => Some(same),
-            // Control knows what it does now.
-            None if waiting.has_taught_this(learn, &matching) => Some(false),
+            None if is_taught_again => None,
             None => burst.bridge.find(learn, &values, burst.guard).map(|rule| {
                 let same = rule.fingerprint.load(Ordering::Relaxed) == fingerprint;
                 // Not more often than the time tells: other workers read the rule.
@@ -854,7 +855,7 @@ impl<F: Frame> Engine<F> {
             matching,
             hash,
             seen_ms: now_ms,
-            is_change: is_there == Some(false),
+            is_change: is_there == Some(false) || is_taught_again,
         };
         if is_limited && !waiting.rates.may_ask(place.received, now_ms) {
             host.noted(Event::AskedTooOften);
