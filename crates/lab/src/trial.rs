@@ -6,6 +6,7 @@ use crate::frames;
 use crate::generator::Generate;
 use crate::guests::Guest;
 use crate::methods::{Latency, Outcome, Stepped, Trial};
+use crate::place::run;
 use crate::settings::{GuestKind, JobKind, Order as FlowOrder, Pattern, Ports, Settings};
 use crate::subject::{self, Counters, End, Job, Plan, Running, Subject};
 use crate::subjects::is_pci;
@@ -244,29 +245,35 @@ pub fn setup(
     })
 }
 
-/// Whether the host has a device; the error names the setting.
+/// Whether there is a device; the error names the setting.
 fn is_there(setting: &str, device: &str) -> Result<(), Error> {
-    let directory = match is_pci(device) {
-        true => "/sys/bus/pci/devices",
-        false => "/sys/class/net",
+    let (found, among) = match is_pci(device) {
+        true => {
+            let there = Path::new("/sys/bus/pci/devices").join(device).exists();
+            (there, "in /sys/bus/pci/devices")
+        }
+        false => (flags(device).is_some(), "among the interfaces here"),
     };
-    match Path::new(directory).join(device).exists() {
+    match found {
         true => Ok(()),
         false => Err(Error::Run(format!(
-            "{setting}: there is no {device} in {directory}"
+            "{setting}: there is no {device} {among}"
         ))),
     }
 }
 
+/// An interface's flags, as `ip` shows them. (/sys may be that of another network namespace.)
+fn flags(interface: &str) -> Option<String> {
+    let text = run(&["ip", "-o", "link", "show", "dev", interface]).ok()?;
+    let (_, behind) = text.split_once('<')?;
+    let (flags, _) = behind.split_once('>')?;
+    Some(flags.to_owned())
+}
+
 /// Whether an interface is up: the generator leaves that to whoever gave it.
 fn is_up(device: &str) -> Result<(), Error> {
-    let path = Path::new("/sys/class/net").join(device).join("flags");
-    let Ok(text) = std::fs::read_to_string(path) else {
-        return Ok(());
-    };
-    let flags = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or(0);
-    match flags & libc::IFF_UP as u32 {
-        0 => Err(Error::Run(format!(
+    match flags(device) {
+        Some(flags) if !flags.split(',').any(|flag| flag == "UP") => Err(Error::Run(format!(
             "peers: {device} is down (ip link set {device} up)"
         ))),
         _ => Ok(()),
@@ -953,7 +960,7 @@ mod tests {
             (
                 "nosuch0",
                 "",
-                "devices: there is no nosuch0 in /sys/class/net",
+                "devices: there is no nosuch0 among the interfaces here",
             ),
             ("lo", "nosuch1", "peers: there is no nosuch1"),
             (
