@@ -574,7 +574,7 @@ def through_machines(lab):
         equal(machines(), [], "machines that are left")
 
 
-@test(timeout=120)
+@test(timeout=120, hugepages=1)
 def through_given_devices(lab):
     """Devices that are given are a switch's ports; they come back, and those that are not there are
     named."""
