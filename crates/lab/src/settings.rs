@@ -115,16 +115,13 @@ pub enum GuestKind {
     VirtioUser,
     /// Files of TAPs.
     Tap,
-    /// Machines of QEMU's, one for each guest.
-    Qemu,
 }
 
 impl GuestKind {
-    const ALL: [(&'static str, GuestKind); 4] = [
+    const ALL: [(&'static str, GuestKind); 3] = [
         ("auto", GuestKind::Auto),
         ("virtio-user", GuestKind::VirtioUser),
         ("tap", GuestKind::Tap),
-        ("qemu", GuestKind::Qemu),
     ];
 
     /// Its name in experiments.
@@ -578,7 +575,7 @@ mod tests {
             (
                 "guest",
                 "xen".into(),
-                "guest: there is no \"xen\"; there are auto, virtio-user, tap, qemu",
+                "guest: there is no \"xen\"; there are auto, virtio-user, tap",
             ),
             (
                 "path",
