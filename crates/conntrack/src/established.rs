@@ -618,7 +618,7 @@ impl Established {
     #[cold]
     fn grow(&self) {
         let size = self.size.load(Ordering::Relaxed);
-        // The index is at most three quarters full, but for what has been begun since. Parts are not
+        // The index is at most three quarters full, but for what has begun since. Parts are not
         // read at the same moment: their sum may be below zero.
         if (self.count.get(0) as i64).max(0) as usize > (1 << size) * WAYS / 4 * 3 && size < LARGEST
         {
