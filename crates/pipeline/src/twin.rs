@@ -729,6 +729,12 @@ impl<'p> Machine<'p> {
                     self.tell_controller(at, reason, *max_len, *controller_id, userdata);
                 }
                 self.stopped |= told;
+                if *pause && !told {
+                    // It comes back as any packet comes, and its headers are read again: behind a
+                    // tag that has been pushed, others may not be seen any more.
+                    self.packet = Packet::new(self.packet.bytes());
+                    self.parse_again();
+                }
             }
             Action::Meter(number) => self.meter(*number),
             Action::Group(number) => self.group(*number, at),
