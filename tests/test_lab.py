@@ -412,12 +412,13 @@ def recovery_is_measured_in_one_run_of_the_generator(lab):
     )
     text = text.replace("y: [rate]", "y: [recovery]")
     text = text[: text.index("expect:")]
-    words = ("--output", user.output, "--rounds", "1", "--seconds", "0.2")
+    # A generator whose processor others use for so long sends nothing in shorter windows.
+    words = ("--output", user.output, "--rounds", "1", "--seconds", "1")
     user.run("run", user.write(text), *words, "--sluiced", user.daemon, seconds=280)
     (cell,) = user.cells()
     recovery, lost = (cell["figures"][name]["median"] for name in ("recovery", "lost"))
     lab.note(f"{recovery} us, {lost} frames, {cell['limited_by']}")
-    check(0 <= recovery <= 0.2e6, cell)
+    check(0 <= recovery <= 1e6, cell)
     check((lost > 0) == (recovery > 0) or recovery == 0, cell)
 
 

@@ -249,7 +249,8 @@ def ovn_gateways(lab):
     equal(ask(out, "172.16.1.10", 80, source=4000), "172.16.1.100 4000", "into host 1")
     equal(ask(out, "172.16.1.20", 80, source=4001), "172.16.1.100 4001", "into host 2")
     transfer(one, out, "172.16.1.100")
-    equal(resident(cloud), "c2", "where the gateway is")
+    # Another one has it until the first is seen to be there.
+    becomes(lambda: resident(cloud), "c2", "where the gateway is", 30)
 
     def tunnels(chassis):
         text = chassis.vsctl("--bare", "--columns=bfd_status", "find", "Interface", "type=geneve")
