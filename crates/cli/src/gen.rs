@@ -24,9 +24,9 @@ pub struct GenOptions {
     pub command: Option<GenCommand>,
     /// What to send and where it is received, as YAML or JSON; - for standard input
     #[arg(value_name = "SPEC", conflicts_with_all = [
-        "to", "from", "pps", "step", "poisson", "burst", "size", "flows", "order", "by", "seconds", "tcp",
-        "eth_src", "eth_dst", "ip_src", "ip_dst", "port_src", "port_dst", "vlan", "seed", "warm_up",
-        "drain", "replay", "rules", "in_port", "miss", "explode",
+        "to", "from", "pps", "step", "poisson", "burst", "size", "flows", "order", "by", "seconds",
+        "tcp", "eth_src", "eth_dst", "ip_src", "ip_dst", "port_src", "port_dst", "vlan", "seed",
+        "warm_up", "drain", "replay", "rules", "in_port", "miss", "explode",
     ])]
     pub spec: Option<PathBuf>,
     /// Port to send to: virtio-user:SOCKET, memif:SOCKET (both with ,server if the other side
@@ -40,7 +40,8 @@ pub struct GenOptions {
     #[arg(long, value_name = "RATE", conflicts_with = "poisson")]
     pub pps: Option<f64>,
     /// From so many seconds on another rate than --pps, as 5=1e6; may be repeated
-    #[arg(long, value_name = "SECONDS=RATE", requires = "pps", conflicts_with_all = ["burst", "replay"])]
+    #[arg(long, value_name = "SECONDS=RATE", requires = "pps")]
+    #[arg(conflicts_with_all = ["burst", "replay"])]
     pub step: Vec<String>,
     /// Packets per second, on average, at random distances
     #[arg(long, value_name = "RATE")]

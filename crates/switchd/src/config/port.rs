@@ -331,25 +331,11 @@ fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: 
     tell_what_is_unknown(interface, kind, problems);
     let keys = unused_options(kind);
     Options::new("Interface", name, "options", &interface.options, problems).do_nothing(keys);
-    Options::new(
-        "Interface",
-        name,
-        "other_config",
-        &interface.other_config,
-        problems,
-    )
-    .do_nothing(&["emc-enable"]);
-    Options::new(
-        "Interface",
-        name,
-        "other_config",
-        &interface.other_config,
-        problems,
-    )
-    .misspelt(
-        &[],
-        &[&["emc-enable", "pmd-rxq-affinity", "sluice-fcf-underlay"]],
-    );
+    let map = &interface.other_config;
+    let mut other = Options::new("Interface", name, "other_config", map, problems);
+    other.do_nothing(&["emc-enable"]);
+    let known = ["emc-enable", "pmd-rxq-affinity", "sluice-fcf-underlay"];
+    other.misspelt(&[], &[&known]);
 }
 
 /// Reads `pmd-rxq-affinity`: QUEUE:CORE pairs separated by commas; the last one counts for a queue
