@@ -3,7 +3,7 @@
 //! Each worker has a ring, bounded in packets and in bytes; what does not fit is dropped and
 //! counted. A descriptor wakes the control thread, once for any number of packets; while a worker
 //! is busy, it does so at most once in [`TOGETHER`], and for requests that keep coming less often
-//! ([`Teller::request`]).
+//! ([`Teller::request`]): control then looks for them by itself ([`PacketInWake::keep_coming`]).
 
 use crate::clock::{cycles, cycles_per_second};
 use crate::wake::Wake;
@@ -75,6 +75,8 @@ const TOGETHER: Duration = Duration::from_micros(200);
 /// How often that time may double while requests keep coming: to 800 us. A wakeup each 200 us takes
 /// a worker 4% of its time on a virtual machine, and takes control more than the requests do.
 const DOUBLINGS: u32 = 2;
+/// How often it doubles once more while control looks for requests by itself: to 6.4 ms.
+const POLLED_DOUBLINGS: u32 = 3;
 /// Nothing is to be told.
 const NEVER: u64 = u64::MAX;
 
@@ -107,9 +109,13 @@ impl Teller {
 
     /// Wakes control for a request, as [`Teller::tell`] does for packet-ins; but where requests
     /// keep coming while control is not to be woken, that time doubles each time, [`DOUBLINGS`]
-    /// times.
+    /// times, and [`POLLED_DOUBLINGS`] more while control looks for them by itself.
     pub fn request(&self, now: u64) {
-        let pause = together() << self.doublings.load(Ordering::Relaxed);
+        let polled = match self.wake.polled.load(Ordering::Relaxed) {
+            true => POLLED_DOUBLINGS,
+            false => 0,
+        };
+        let pause = together() << (self.doublings.load(Ordering::Relaxed) + polled);
         if now.wrapping_sub(self.told.load(Ordering::Relaxed)) >= 2 * pause {
             self.doublings.store(0, Ordering::Relaxed);
         }
@@ -143,6 +149,9 @@ impl Teller {
             false => (self.doublings.load(Ordering::Relaxed) + 1).min(DOUBLINGS),
         };
         self.doublings.store(doublings, Ordering::Relaxed);
+        if doublings == DOUBLINGS {
+            self.wake.keep_coming.store(true, Ordering::Relaxed);
+        }
         self.tell_now(now);
     }
 
@@ -162,6 +171,11 @@ fn together() -> u64 {
 pub(crate) struct PacketInWake {
     pub wake: Wake,
     pending: AtomicBool,
+    /// Whether requests have been coming to a busy worker for longer than the longest pause.
+    keep_coming: AtomicBool,
+    /// Whether control looks for requests by itself, so that workers need not wake it: on a virtual
+    /// machine a wakeup takes a worker ten times as long as a timer takes control.
+    polled: AtomicBool,
 }
 
 impl PacketInWake {
@@ -169,7 +183,21 @@ impl PacketInWake {
         PacketInWake {
             wake,
             pending: AtomicBool::new(false),
+            keep_coming: AtomicBool::new(false),
+            polled: AtomicBool::new(false),
         }
+    }
+
+    /// Returns whether requests have kept coming since it was last asked, so that control had
+    /// better look for them by itself.
+    pub fn keep_coming(&self) -> bool {
+        self.keep_coming.load(Ordering::Relaxed) && self.keep_coming.swap(false, Ordering::Relaxed)
+    }
+
+    /// Says whether control looks for requests by itself from now on. A busy worker that has seen
+    /// this late wakes it 6.4 ms after its last wakeup, an idle one at once.
+    pub fn set_polled(&self, polled: bool) {
+        self.polled.store(polled, Ordering::Relaxed);
     }
 
     pub fn raise(&self) {
@@ -301,12 +329,23 @@ mod tests {
         teller.settle(begin + 260 * step, false);
         assert!(called());
         // After a rest the first call is at once, and the next is soon again.
+        assert!(wake.keep_coming());
         assert_eq!(calls(1000, 25, &request), [1000, 1010]);
+        assert!(!wake.keep_coming());
         // So is it when there is nothing else to do.
         calls(1025, 200, &request);
         teller.settle(begin + 1226 * step, true);
         called();
         assert_eq!(calls(1227, 11, &request), [1236]);
+        // Whoever looks for them by itself is called less often, and for packet-ins as before.
+        wake.set_polled(true);
+        calls(1237, 1000, &request);
+        assert!(wake.keep_coming());
+        assert_eq!(calls(2237, 700, &request).len(), 2);
+        assert_eq!(calls(2937, 20, &|now| teller.tell(now)).len(), 2);
+        teller.request(begin + 2957 * step);
+        teller.settle(begin + 2958 * step, true);
+        assert!(called(), "nothing else to do");
     }
 
     #[test]

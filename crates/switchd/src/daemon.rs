@@ -19,7 +19,11 @@ const SHAPING: Duration = Duration::from_millis(100);
 /// Packet-ins fetched at a time, so that a flood of them leaves time for controllers' messages.
 const PACKET_INS: usize = 256;
 /// Learn requests carried out at a time.
-const WISHES: usize = 256;
+const REQUESTS: usize = 256;
+/// How often requests are looked for while they keep coming from busy workers.
+const LOOK: Duration = Duration::from_millis(1);
+/// Looks in vain after which they do not keep coming any more.
+const LOOKS: usize = 16;
 
 /// A task that is aborted when its owner drops it.
 struct Task(JoinHandle<anyhow::Result<()>>);
@@ -312,15 +316,32 @@ async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
     // SAFETY: the descriptor belongs to `ready` and is closed with it, not before.
     let ready = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
+    // How many looks for requests are to follow, one each millisecond, without a wakeup.
+    let mut looks = 0;
     loop {
-        let mut guard = ready.readable().await?;
-        guard.clear_ready();
-        let Ok(packets) = switch.with_datapath(|datapath| datapath.take_packet_ins(PACKET_INS))
-        else {
+        let wakeup = ready.readable();
+        if looks == 0 {
+            wakeup.await?.clear_ready();
+        } else if let Ok(guard) = tokio::time::timeout(LOOK, wakeup).await {
+            guard?.clear_ready();
+        }
+        let Ok((packets, keep_coming)) = switch.with_datapath(|datapath| {
+            let packets = datapath.take_packet_ins(PACKET_INS);
+            (packets, datapath.requests_keep_coming())
+        }) else {
             return Ok(());
         };
         // Learn requests first, because packets wait for them.
-        switch.grant_requests(WISHES);
+        let some = switch.grant_requests(REQUESTS);
+        let polled = looks > 0;
+        looks = match (keep_coming, some) {
+            (true, _) => LOOKS,
+            (false, true) if polled => LOOKS,
+            _ => usize::saturating_sub(looks, 1),
+        };
+        if polled != (looks > 0) {
+            let _ = switch.with_datapath(|datapath| datapath.poll_requests(looks > 0));
+        }
         for packet in packets {
             switch.deliver(packet);
         }

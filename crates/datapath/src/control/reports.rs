@@ -159,6 +159,19 @@ impl<F: Frame + 'static> Datapath<F> {
         requests
     }
 
+    /// Returns whether requests have kept coming to a busy worker since this was last called, so
+    /// that whoever takes them had better look for them every millisecond
+    /// ([`Datapath::poll_requests`]).
+    pub fn requests_keep_coming(&self) -> bool {
+        self.packet_in_wake.keep_coming()
+    }
+
+    /// Says whether the caller looks for requests by itself from now on: busy workers then wake it
+    /// for them every 6.4 ms only. For packet-ins they do as before.
+    pub fn poll_requests(&self, polls: bool) {
+        self.packet_in_wake.set_polled(polls);
+    }
+
     /// Answers a worker's request for a rule, after its result has been published.
     pub fn answer(&self, worker: usize, answer: Answer) {
         if let Some(handle) = self.workers.iter().find(|handle| handle.number() == worker) {

@@ -9,12 +9,12 @@ use pipeline::twin;
 use program::actions::learn::{Answer, Ended, Request, Verdict};
 
 impl Switch {
-    /// Carries out up to `limit` requests.
-    pub fn grant_requests(&self, limit: usize) {
+    /// Carries out up to `limit` requests; returns whether there were any.
+    pub fn grant_requests(&self, limit: usize) -> bool {
         let requests = self.with_datapath(|datapath| datapath.take_requests(limit));
         let requests = requests.unwrap_or_default();
         if requests.is_empty() {
-            return;
+            return false;
         }
         let mut answers = Vec::new();
         for WorkerRequest {
@@ -73,6 +73,7 @@ impl Switch {
                 datapath.answer(worker, answer);
             }
         });
+        true
     }
 
     fn answer(&self, request: &Request, verdict: Verdict) -> Answer {
