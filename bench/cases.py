@@ -211,6 +211,25 @@ def bridging(count, learned):
     )
 
 
+def learning(count):
+    """What OpenStack's agents and many others have instead of NORMAL: a rule that learns where each
+    of so many hosts is, from packets that it then sends on."""
+    learn = (
+        "learn(table=20,hard_timeout=300,priority=1,cookie=0x1,NXM_OF_VLAN_TCI[0..11],"
+        "NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:0->NXM_OF_VLAN_TCI[],output:NXM_OF_IN_PORT[])"
+    )
+    order = random.Random(31).sample(range(count), min(count, FRAMES))
+    order *= max(1, 4096 // len(order))
+    station = 0x020000100000
+    return Case(
+        [
+            "priority=1,in_port={in},actions=resubmit(,10)",
+            f"table=10,priority=1,actions={learn},output:{{out}}",
+        ],
+        [to_station(number, 0x020000000001, station + number) for number in order],
+    )
+
+
 def exact(count):
     """A rule for each flow, by addresses and ports."""
     draw = random.Random(23)
@@ -302,6 +321,9 @@ CASES = {
     "mac-100k": lambda: bridging(100000, False),
     "normal-10k": lambda: bridging(10000, True),
     "normal-100k": lambda: bridging(100000, True),
+    "learn-1": lambda: learning(1),
+    "learn-1k": lambda: learning(1000),
+    "learn-10k": lambda: learning(10000),
 }
 CASES |= cases_tunnels.cases(lambda frames, tunnels: Case([], frames, tunnels=tunnels))
 CASES |= {

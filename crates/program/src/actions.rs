@@ -8,6 +8,7 @@ pub(crate) mod batch;
 pub(crate) mod bits;
 pub(crate) mod block;
 pub mod connection;
+pub(crate) mod lane_learn;
 pub mod learn;
 pub mod multipath;
 pub(crate) mod set;

@@ -51,6 +51,8 @@ pub struct Engine<F> {
     /// Walks that wait for a lookup: table, and index of the walk.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
+    /// Walks that wait to ask for a rule until all others of a burst are done.
+    to_learn: Vec<u16>,
     /// Bytes of the burst so far.
     received: u64,
     /// Packets that do not need a walk.
@@ -75,6 +77,7 @@ impl<F: Frame> Engine<F> {
             runs: Vec::with_capacity(LOOKUP_MAX),
             waiting: Vec::new(),
             group: Vec::new(),
+            to_learn: Vec::new(),
             received: 0,
             lanes: lanes::Lanes::new(),
             waiting_for: suspend::hold::Waiting::new(),
@@ -103,7 +106,9 @@ impl<F: Frame> Engine<F> {
         self.received = 0;
         // Only the general way recognizes fragments, and sends DHCP replies to the local port.
         let short = !burst.ordered && !bridge.drops_fragments() && !burst.replies;
-        let mut cached = self.caches.begin(&burst, short, frames.len());
+        // A recorded walk would ask before walks that wait to do so.
+        let cacheable = short && !bridge.learns_from(in_port);
+        let mut cached = self.caches.begin(&burst, cacheable, frames.len());
         while !frames.is_empty() {
             if let Some(cached) = &mut cached
                 && self.by_cache(&burst, in_port, frames, cached, mirrored, host)
@@ -179,8 +184,7 @@ impl<F: Frame> Engine<F> {
         };
         let mut burst = Burst::new(bridge, guard, given, now_ms, host);
         burst.replies = burst.replies && any_reply(frames);
-        burst.ordered =
-            ports.iter().any(|port| bridge.learns_from(*port)) || self.waiting_for.concerns(host);
+        burst.ordered = self.goes_in_order_by(bridge, ports, host);
         let in_port = match ports {
             [first, others @ ..] if others.iter().all(|port| port == first) => *first,
             _ => lanes::SEVERAL,
@@ -254,8 +258,8 @@ impl<F: Frame> Engine<F> {
         self.drive(burst, host);
     }
 
-    /// Returns whether packets must be walked one after the other: they may ask for a rule, or a
-    /// rule that has been asked for may decide one of their lookups.
+    /// Returns whether packets must be walked one after the other: they may ask for a rule, other
+    /// than lanes do, or a rule that has been asked for may decide one of their lookups.
     #[inline(always)]
     fn goes_in_order<H: Host<F>>(
         &mut self,
@@ -264,10 +268,23 @@ impl<F: Frame> Engine<F> {
         frames: &[F],
         host: &H,
     ) -> bool {
-        bridge.learns_from(in_port)
-            || (self.waiting_for.concerns(host)
-                && bridge.meets_requested(in_port)
-                && self.may_wait(bridge, in_port, frames, host.place().bridge))
+        match bridge.learns_from(in_port) {
+            true => !bridge.learns_by_lanes() || bridge.meets_requested(in_port),
+            false => {
+                self.waiting_for.concerns(host)
+                    && bridge.meets_requested(in_port)
+                    && self.may_wait(bridge, in_port, frames, host.place().bridge)
+            }
+        }
+    }
+
+    /// The same for packets that came by these ports.
+    #[inline(always)]
+    fn goes_in_order_by<H: Host<F>>(&self, bridge: &Bridge, ports: &[PortNo], host: &H) -> bool {
+        let learn = ports.iter().any(|port| bridge.learns_from(*port));
+        (learn || self.waiting_for.concerns(host))
+            && (learn && !bridge.learns_by_lanes()
+                || ports.iter().any(|port| bridge.meets_requested(*port)))
     }
 
     /// Returns whether a rule that has been asked for may decide a lookup of these packets, judged
@@ -388,11 +405,7 @@ impl<F: Frame> Engine<F> {
                 Some(rule) => Self::hit(walk, burst, host, 0, rule),
                 None => Self::missed(walk, burst, host, 0),
             };
-            match next {
-                Next::Done => {}
-                Next::Lookup(table) => self.waiting.push((table, index as u16)),
-                other => self.run_to_end(burst, host, index, other),
-            }
+            self.go_on(burst, host, index, next);
         }
     }
 
@@ -490,6 +503,9 @@ impl<F: Frame> Engine<F> {
         if !self.waiting.is_empty() {
             self.drive_on(burst, host);
         }
+        if !self.to_learn.is_empty() {
+            self.learn_in_order(burst, host);
+        }
     }
 
     fn drive_on<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
@@ -527,11 +543,7 @@ impl<F: Frame> Engine<F> {
                     }
                     None => Self::missed(walk, burst, host, table),
                 };
-                match next {
-                    Next::Done => {}
-                    Next::Lookup(table) => self.waiting.push((table, *index)),
-                    other => self.run_to_end(burst, host, (*index).into(), other),
-                }
+                self.go_on(burst, host, (*index).into(), next);
             }
             self.group = group;
         }

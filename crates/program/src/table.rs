@@ -184,6 +184,13 @@ impl Bridge {
         self.learning.concerns(in_port)
     }
 
+    /// Returns whether packets that may come to such a step can do so as lanes, if they cannot meet
+    /// the rules that are asked for.
+    #[inline(always)]
+    pub(crate) fn learns_by_lanes(&self) -> bool {
+        self.learning.is_by_lanes()
+    }
+
     /// Records that a packet has asked for a rule of this table.
     pub(crate) fn rule_requested(&self, table: u8) {
         self.learning.requested(table);
@@ -208,9 +215,18 @@ impl Bridge {
         values: &[u128],
         guard: &'g Guard<'_>,
     ) -> Option<&'g Rule> {
-        let key = learn.example(values);
-        self.classifier(learn.table, guard)?
-            .find_exact(learn, &key, guard.epoch())
+        self.find_by(learn, &learn.example(values), guard)
+    }
+
+    /// [`Bridge::find`] by a key that the rule matches. Reads only the words of
+    /// [`Learn::shape`].
+    pub(crate) fn find_by<'g>(
+        &self,
+        learn: &Learn,
+        key: &FlowKey,
+        guard: &'g Guard<'_>,
+    ) -> Option<&'g Rule> {
+        (self.classifier(learn.table, guard)?).find_exact(learn, key, guard.epoch())
     }
 
     /// Returns the words of the key that rules match or actions read.

@@ -216,10 +216,11 @@ impl Sender<'_> {
         frames: &mut Vec<F>,
     ) -> Lengths {
         let mut lengths = Lengths::default();
+        let mut flows = made.chooser.from(self.sequence);
         for &time in due {
             let sequence = self.sequence;
             self.sequence += 1;
-            let (flow, size) = (made.chooser.of(sequence), made.sizes.of(sequence));
+            let (flow, size) = (flows.take(), made.sizes.of(sequence));
             let bytes = maker.begin(size, flow);
             let Some(mut frame) = store.take(bytes) else {
                 continue;

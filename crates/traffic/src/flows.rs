@@ -78,6 +78,16 @@ impl Chooser {
         }
     }
 
+    /// Returns the flows of frame `sequence` and those behind it.
+    #[inline(always)]
+    pub fn from(&self, sequence: u64) -> Flows<'_> {
+        Flows {
+            chooser: self,
+            sequence,
+            next: self.of(sequence),
+        }
+    }
+
     /// Returns whether every flow has its turn.
     pub fn is_whole(&self) -> bool {
         match &self.order {
@@ -89,6 +99,28 @@ impl Chooser {
     /// Returns how many flows there are.
     pub fn count(&self) -> u64 {
         self.count
+    }
+}
+
+/// Flows of frames in order: in turn, without a division for each frame.
+pub struct Flows<'a> {
+    chooser: &'a Chooser,
+    sequence: u64,
+    next: u64,
+}
+
+impl Flows<'_> {
+    /// Returns the flow of the next frame.
+    #[inline(always)]
+    pub fn take(&mut self) -> u64 {
+        let flow = self.next;
+        self.sequence += 1;
+        self.next = match &self.chooser.order {
+            Chosen::InTurn if flow + 1 == self.chooser.count => 0,
+            Chosen::InTurn => flow + 1,
+            _ => self.chooser.of(self.sequence),
+        };
+        flow
     }
 }
 
@@ -115,6 +147,25 @@ mod tests {
             Chooser::new(1 << 33, &Order::InTurn, 0).of(1 << 32),
             1 << 32
         );
+    }
+
+    #[test]
+    fn flows_in_order_are_those_of_their_frames() {
+        let some = 1 << 32;
+        for order in [
+            Order::InTurn,
+            Order::Random,
+            Order::Zipf { s: 1.0 },
+            Order::Pareto { a: 1.0, b: 0.5 },
+        ] {
+            for (count, first) in [(1, 0), (3, 1), (1000, 995), (7, some - 3)] {
+                let chooser = Chooser::new(count, &order, 5);
+                let mut flows = chooser.from(first);
+                for sequence in first..first + 20 {
+                    assert_eq!(flows.take(), chooser.of(sequence), "{order:?} {count}");
+                }
+            }
+        }
     }
 
     /// 99 degrees of freedom: 148.2 is exceeded by one seed of a thousand.

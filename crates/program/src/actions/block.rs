@@ -8,10 +8,12 @@
 //! runs them. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block,
 //! since it reads what the steps before it have written; the next block follows at once. So do `ct`
 //! and `ct_clear`, unless the packet goes on in another table, steps that copy metadata or write
-//! that of tunnels ([`Transfers`]), and outputs before the last one, each of which sends a copy.
+//! that of tunnels ([`Transfers`]), `learn`, and outputs before the last one, each of which sends a
+//! copy.
 
 use crate::actions::bits;
 use crate::actions::connection::LaneTrack;
+use crate::actions::lane_learn::LaneLearn;
 use crate::actions::multipath::{Choice, HashFields};
 use crate::actions::transfer::{Transfer, Transfers};
 use crate::actions::{Multipath, Op, OpList, PortNo};
@@ -67,6 +69,8 @@ pub(crate) struct ActionBlock {
     pub(crate) track: Option<Box<LaneTrack>>,
     /// What is written at its end ([`End::Transfer`]), if anything.
     pub(crate) transfers: Option<Box<Transfers>>,
+    /// The rule that is learned at its end ([`End::Learn`]), if any.
+    pub(crate) learn: Option<Box<LaneLearn>>,
 }
 
 /// A choice of a way by a packet's hash, and the bits of metadata to which its number goes.
@@ -131,6 +135,8 @@ pub(crate) enum End {
     Untrack,
     /// Metadata is copied, or a tunnel's written, then the next block.
     Transfer,
+    /// A rule is learned, then the next block.
+    Learn,
     Nothing,
 }
 
@@ -146,6 +152,7 @@ impl ActionBlock {
             multipath: None,
             track: None,
             transfers: None,
+            learn: None,
         })
     }
 
@@ -265,6 +272,10 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
                 End::Track(track.table)
             }
             Op::Untrack => End::Untrack,
+            Op::Learn(learn) => {
+                block.learn = Some(Box::new(LaneLearn::of(learn)?));
+                End::Learn
+            }
             op if block.then(op) => continue,
             _ => return None,
         };
@@ -279,7 +290,7 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
         let end = last.end;
         matches!(
             end,
-            End::Multipath | End::Track(None) | End::Untrack | End::Transfer
+            End::Multipath | End::Track(None) | End::Untrack | End::Transfer | End::Learn
         )
     });
     if usize::from(block.first) < ops.len() || ops.is_empty() || goes_on {

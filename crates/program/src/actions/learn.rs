@@ -156,13 +156,22 @@ impl Learn {
     /// Returns a hash of what the rule does, never 0, which rules with other actions do not share:
     /// control leaves it in the rule ([`crate::rule::RuleRef::set_learned`]).
     pub fn fingerprint(&self, values: &[u128]) -> u64 {
+        let all = self.parts.iter().zip(values);
+        self.fingerprint_of(
+            all.filter(|(part, _)| !matches!(part.target, Target::Match(_)))
+                .map(|(_, value)| *value),
+        )
+    }
+
+    /// [`Learn::fingerprint`] by the values that the rule does not match, in order.
+    pub(crate) fn fingerprint_of(&self, values: impl Iterator<Item = u128>) -> u64 {
         static SEED: OnceLock<RandomState> = OnceLock::new();
         let mut hasher = SEED.get_or_init(RandomState::new).build_hasher();
         (self.cookie, self.fin_idle_timeout, self.fin_hard_timeout).hash(&mut hasher);
-        for (part, value) in self.parts.iter().zip(values) {
-            if !matches!(part.target, Target::Match(_)) {
-                (&part.target, value).hash(&mut hasher);
-            }
+        let targets = self.parts.iter().map(|part| &part.target);
+        let targets = targets.filter(|target| !matches!(target, Target::Match(_)));
+        for part in targets.zip(values) {
+            part.hash(&mut hasher);
         }
         hasher.finish().max(1)
     }

@@ -76,7 +76,41 @@ fn is_writable(word: usize) -> bool {
     (MINI_KEY_WORDS..LANE_WORDS).contains(&word) || TunnelWords::holds(word)
 }
 
+/// Returns the word from which lanes can read these bits, and how many of its bits come after them
+/// in wire order; None where they cannot.
+pub(crate) fn read_from(from: Bits) -> Option<(u8, u32)> {
+    let (word, right) = place(from)?;
+    is_readable(word).then_some((word as u8, right))
+}
+
 impl Transfer {
+    /// Makes one that writes bits of a word, whichever it is.
+    pub fn constant(word: usize, value: u64, mask: u64) -> Transfer {
+        Transfer {
+            from: Source::Constant(value),
+            to: word as u8,
+            mask,
+        }
+    }
+
+    /// Makes one that copies bits to a word of whatever kind. None where lanes cannot read them,
+    /// and where what is written is not what is read (any part of the ingress port).
+    pub fn between(src: Bits, dst: Bits) -> Option<Transfer> {
+        let ((from, right), (to, left)) = (read_from(src)?, place(dst)?);
+        if matches!(dst.field, Field::InPort) || src.bits != dst.bits {
+            return None;
+        }
+        Some(Transfer {
+            from: Source::Word {
+                word: from,
+                right,
+                left,
+            },
+            to: to as u8,
+            mask: (u64::MAX >> (64 - u32::from(dst.bits)) << left).to_be(),
+        })
+    }
+
     /// Appends what does the same as a step. Returns false for steps of another kind, and where
     /// lanes do not have the words.
     pub fn append(op: &Op, all: &mut Vec<Transfer>) -> bool {
@@ -138,19 +172,8 @@ impl Transfer {
 
     fn copy(src: Bits, dst: Bits) -> Option<Transfer> {
         let translated = |field: Field| matches!(field, Field::InPort);
-        let ((from, right), (to, left)) = (place(src)?, place(dst)?);
-        if !is_readable(from) || !is_writable(to) || translated(src.field) || src.bits != dst.bits {
-            return None;
-        }
-        Some(Transfer {
-            from: Source::Word {
-                word: from as u8,
-                right,
-                left,
-            },
-            to: to as u8,
-            mask: (u64::MAX >> (64 - u32::from(dst.bits)) << left).to_be(),
-        })
+        let copy = Transfer::between(src, dst)?;
+        (is_writable(copy.to.into()) && !translated(src.field)).then_some(copy)
     }
 
     /// Returns the word that it reads, if any.

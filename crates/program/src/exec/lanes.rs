@@ -16,6 +16,7 @@
 //! lane and becomes a walk, with the state that the general way expects.
 
 mod fused;
+mod learn;
 mod steps;
 mod tracked;
 mod tunnelled;
@@ -242,6 +243,9 @@ pub(crate) struct Lanes<F> {
     /// The last place noted for each hash; may name places of earlier bursts.
     recent: [u16; RECENT],
     rounds: usize,
+    /// Rules that packets teach which wait to ask, a bit for each, by which several may be taken
+    /// for one.
+    unknown: u64,
     /// Frames on their way out.
     out: Vec<F>,
 }
@@ -270,6 +274,7 @@ impl<F: Frame> Lanes<F> {
             backs: Vec::new(),
             recent: [NOWHERE; RECENT],
             rounds: 0,
+            unknown: 0,
             out: Vec::new(),
         }
     }
@@ -678,9 +683,12 @@ impl ActionBlock {
             End::Table { table, .. } => table <= from,
             End::Output(_) | End::Copy(_) => back != NOWHERE,
             End::Track(Some(table)) => table <= from || back != NOWHERE || !self.is_last,
-            End::Multipath | End::Track(None) | End::Untrack | End::Transfer | End::Nothing => {
-                false
-            }
+            End::Multipath
+            | End::Track(None)
+            | End::Untrack
+            | End::Transfer
+            | End::Learn
+            | End::Nothing => false,
         }
     }
 }
@@ -856,6 +864,15 @@ impl<F: Frame> Engine<F> {
                 End::Transfer => {
                     self.lanes.transfer(block, set.whole());
                     here.next += 1;
+                }
+                End::Learn => {
+                    here.next += 1;
+                    let all = set.whole();
+                    let rest = self.learn_lanes(burst, arrival, host, block, (here, back), all);
+                    if rest != all {
+                        // As behind the tracker.
+                        return self.pass_rest(burst, arrival, host, here, back, rest);
+                    }
                 }
                 End::Nothing => match self.lanes.backs.get(usize::from(back)) {
                     Some(after) => (here, back) = (after.here, after.up),
@@ -1105,6 +1122,11 @@ impl<F: Frame> Engine<F> {
         match next {
             Next::Done => {}
             Next::Lookup(table) => self.waiting.push((table, index as u16)),
+            Next::Learn if !burst.ordered => {
+                // Whatever it teaches, packets behind it may teach the same.
+                self.lanes.unknown = u64::MAX;
+                self.to_learn.push(index as u16);
+            }
             other => self.run_to_end(burst, host, index, other),
         }
     }

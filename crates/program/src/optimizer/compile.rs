@@ -279,7 +279,12 @@ impl<'a> Place<'a> {
         let fits = blocks.iter().all(|block| match block.end {
             End::Table { table: next, .. } => next > table,
             End::Output(_) => nothing_behind,
-            End::Copy(_) | End::Multipath | End::Track(_) | End::Untrack | End::Transfer => false,
+            End::Copy(_)
+            | End::Multipath
+            | End::Track(_)
+            | End::Untrack
+            | End::Transfer
+            | End::Learn => false,
             End::Nothing => true,
         });
         (fits && !rule.shortens_timeouts()).then_some(Place {
@@ -453,6 +458,7 @@ impl<'a> Compiler<'a> {
                 | End::Track(_)
                 | End::Untrack
                 | End::Transfer
+                | End::Learn
                 | End::Nothing => {}
                 End::Output(port) => return making.end(path, End::Output(port)),
                 End::Table { table, resubmit } => {
@@ -699,6 +705,7 @@ impl<'a> Path<'a> {
                 multipath: None,
                 track: None,
                 transfers: None,
+                learn: None,
                 is_last: false,
             },
         }

@@ -3,7 +3,10 @@
 //!
 //! Packets that ask are walked one after the other, so that each meets the rules learned from those
 //! before it (`exec::suspend::hold`). So are packets that may meet a rule that was asked for and is
-//! not there yet. All others go in bursts. The ports follow from the rules: packets of an ingress
+//! not there yet. All others go in bursts; and so do packets that ask where that makes no
+//! difference (`exec::lanes::learn`): their port's packets cannot meet what is asked for, all steps
+//! on their way can be done by lanes, and no two rules teach the same rule, of which the last in a
+//! burst would have to win. The ports follow from the rules: packets of an ingress
 //! port come to the rules of the first table that match the port, and from there to the tables that
 //! these look up in. Steps whose targets are not known count as asking, and for any table.
 //!
@@ -35,6 +38,8 @@ pub(crate) struct Learning {
     /// Tables that rules have ever been asked for, or may be, a bit each. The rules that were asked
     /// for last may come after the step that asked is gone.
     taught: [AtomicU64; TABLES.div_ceil(64)],
+    /// Whether packets of ports that are not in `meeting` can ask as lanes.
+    by_lanes: AtomicBool,
 }
 
 /// A set of ingress ports, as readers see it.
@@ -87,6 +92,12 @@ impl Learning {
     #[cold]
     fn may_ask(&self, port: PortNo) -> bool {
         self.asking.contains(port)
+    }
+
+    /// Returns whether packets of ports that do not meet what is asked for can ask as lanes.
+    #[inline(always)]
+    pub fn is_by_lanes(&self) -> bool {
+        self.by_lanes.load(Ordering::Acquire)
     }
 
     /// Returns whether packets that came in by this port may look up in a table that rules are
@@ -159,11 +170,22 @@ enum To {
 
 type TableSet = [bool; TABLES];
 
+/// Rules that a step may teach: their table, priority, and the words and masks of their match.
+type Taught = (u8, u16, Vec<(u8, u64)>);
+
+/// A step that teaches: the table, precedence and match of its rule, and which it is of this rule's
+/// steps that teach the same. Versions of a rule are never in force at the same time.
+type Step = (u8, u32, Vec<(u8, u64, u64)>, usize);
+
 /// What the writer knows.
 #[derive(Default)]
 pub(crate) struct Reach {
     /// Number of rules that lead this way.
     edges: BTreeMap<(From, To), usize>,
+    /// Number of those that lanes cannot follow.
+    walked: BTreeMap<(From, To), usize>,
+    /// The steps that teach the same rules, with the number of versions.
+    steps: BTreeMap<Taught, BTreeMap<Step, usize>>,
     /// Edges have come or gone since it was told whose packets may.
     stale: bool,
 }
@@ -175,10 +197,12 @@ impl Reach {
             return;
         }
         let from = from(table, spec);
+        let is_walked = spec.ops.blocks().is_none();
         leads(table, &spec.ops.ops, &mut |to| {
-            let count = self.edges.entry((from, to)).or_default();
-            *count += 1;
-            self.stale |= *count == 1;
+            self.stale |= more(&mut self.edges, (from, to));
+            if is_walked {
+                self.stale |= more(&mut self.walked, (from, to));
+            }
             match to {
                 To::Learn(table) => _ = learning.teach(table),
                 To::Anywhere => (0..=u8::MAX).for_each(|table| _ = learning.teach(table)),
@@ -187,6 +211,10 @@ impl Reach {
         });
         if learns(&spec.ops.ops) {
             learning.rules.fetch_add(1, Ordering::Release);
+            for (taught, step) in steps(table, spec) {
+                let steps = self.steps.entry(taught).or_default();
+                self.stale |= more(steps, step) && steps.len() > 1;
+            }
         }
         if self.stale {
             learning.suspect_everyone();
@@ -200,17 +228,23 @@ impl Reach {
             return;
         }
         let from = from(table, spec);
+        let is_walked = spec.ops.blocks().is_none();
         leads(table, &spec.ops.ops, &mut |to| {
-            if let Some(count) = self.edges.get_mut(&(from, to)) {
-                *count -= 1;
-                if *count == 0 {
-                    self.edges.remove(&(from, to));
-                    self.stale = true;
-                }
+            self.stale |= less(&mut self.edges, &(from, to));
+            if is_walked {
+                self.stale |= less(&mut self.walked, &(from, to));
             }
         });
         if learns(&spec.ops.ops) {
             learning.rules.fetch_sub(1, Ordering::Release);
+            for (taught, step) in steps(table, spec) {
+                if let Some(steps) = self.steps.get_mut(&taught) {
+                    self.stale |= less(steps, &step);
+                    if steps.is_empty() {
+                        self.steps.remove(&taught);
+                    }
+                }
+            }
         }
     }
 
@@ -224,14 +258,18 @@ impl Reach {
         if goes_on {
             return learning.suspect_everyone();
         }
-        learning.asking.set(&self.ports_that_come(&[false; TABLES]));
+        // Before ports leave the sets: a port that meets nothing may ask as this says.
+        learning
+            .by_lanes
+            .store(self.are_by_lanes(), Ordering::Release);
+        learning.asking.set(&self.ports_that_come(Goal::Steps));
         // A worker may add a table meanwhile, and then has everyone in the set.
         let mut taught = learning.taught();
         loop {
             // Every packet looks up in the first table.
             learning.meeting.set(&match taught[0] {
                 true => vec![None],
-                false => self.ports_that_come(&taught),
+                false => self.ports_that_come(Goal::Tables(&taught)),
             });
             let now = learning.taught();
             if std::mem::replace(&mut taught, now) == now {
@@ -240,14 +278,31 @@ impl Reach {
         }
     }
 
-    /// Ports whose packets may come to a step that asks for a rule, or to one of these tables; None
-    /// among them: those of any port.
-    fn ports_that_come(&self, tables: &TableSet) -> Vec<Option<PortNo>> {
-        // Tables from which they may, from the steps and tables themselves backwards.
-        let mut may = *tables;
-        let leads_there = |may: &TableSet, to: To| match to {
-            To::Learn(_) | To::Anywhere => true,
-            To::Table(table) => may[usize::from(table)],
+    /// Returns whether lanes can follow packets to all steps that ask, and no two of these teach the
+    /// same rule.
+    fn are_by_lanes(&self) -> bool {
+        let may = self.tables_that_lead(Goal::Steps);
+        self.steps.values().all(|steps| steps.len() == 1)
+            && !(self.walked.keys()).any(|(_, to)| Goal::Steps.is_there(&may, *to))
+    }
+
+    /// Ports whose packets may come there; None among them: those of any port.
+    fn ports_that_come(&self, goal: Goal<'_>) -> Vec<Option<PortNo>> {
+        let may = self.tables_that_lead(goal);
+        (self.edges.keys())
+            .filter(|(_, to)| goal.is_there(&may, *to))
+            .filter_map(|(from, _)| match from {
+                From::Port(port) => Some(*port),
+                From::Table(_) => None,
+            })
+            .collect()
+    }
+
+    /// Tables from which packets may come there, from the goal backwards.
+    fn tables_that_lead(&self, goal: Goal<'_>) -> TableSet {
+        let mut may = match goal {
+            Goal::Steps => [false; TABLES],
+            Goal::Tables(tables) => *tables,
         };
         loop {
             let mut changed = false;
@@ -257,22 +312,69 @@ impl Reach {
                     From::Port(_) => 0,
                     From::Table(table) => usize::from(*table),
                 };
-                if !may[table] && leads_there(&may, *to) {
+                if !may[table] && goal.is_there(&may, *to) {
                     (may[table], changed) = (true, true);
                 }
             }
             if !changed {
-                break;
+                return may;
             }
         }
-        (self.edges.keys())
-            .filter(|(_, to)| leads_there(&may, *to))
-            .filter_map(|(from, _)| match from {
-                From::Port(port) => Some(*port),
-                From::Table(_) => None,
-            })
-            .collect()
     }
+}
+
+/// Where packets may come.
+#[derive(Clone, Copy)]
+enum Goal<'t> {
+    /// To a step that asks for a rule.
+    Steps,
+    /// To one of these tables.
+    Tables(&'t TableSet),
+}
+
+impl Goal<'_> {
+    /// Returns whether a way leads there, or to a table that does.
+    fn is_there(self, may: &TableSet, to: To) -> bool {
+        match to {
+            To::Learn(_) => matches!(self, Goal::Steps),
+            To::Anywhere => true,
+            To::Table(table) => may[usize::from(table)],
+        }
+    }
+}
+
+/// Counts one more; returns whether it is the first.
+fn more<K: Ord>(counts: &mut BTreeMap<K, usize>, of: K) -> bool {
+    let count = counts.entry(of).or_default();
+    *count += 1;
+    *count == 1
+}
+
+/// Counts one less; returns whether it was the last.
+fn less<K: Ord>(counts: &mut BTreeMap<K, usize>, of: &K) -> bool {
+    let Some(count) = counts.get_mut(of) else {
+        return false;
+    };
+    *count -= 1;
+    let was_last = *count == 0;
+    if was_last {
+        counts.remove(of);
+    }
+    was_last
+}
+
+/// Returns the steps of a rule that teach others, and what.
+fn steps(table: u8, spec: &RuleSpec) -> Vec<(Taught, Step)> {
+    let mut all: Vec<(Taught, Step)> = Vec::new();
+    let words = spec.matching.words().iter();
+    let matching: Vec<_> = words.map(|it| (it.word, it.mask, it.value)).collect();
+    spec.ops.for_lessons(&mut |learn| {
+        let taught = (learn.table, learn.priority, learn.shape.clone());
+        let before = all.iter().filter(|(other, _)| *other == taught).count();
+        let step = (table, spec.priority, matching.clone(), before);
+        all.push((taught, step));
+    });
+    all
 }
 
 /// Returns where packets that meet a rule of this table come from.
@@ -474,17 +576,16 @@ mod tests {
         rules.add(2, None, vec![learn()]);
         rules.add(0, Some(2), vec![resubmit(3), Op::Output(4)]);
         rules.add(0, Some(3), vec![Op::Output(4)]);
-        // Who asks is taken for one that meets: it is walked in order anyway.
-        assert_eq!(rules.meeting(), [1]);
+        assert_eq!(rules.meeting(), []);
         rules.add(3, None, vec![resubmit(9)]);
         assert!(rules.learning.may_meet(3), "before it is told, all do");
-        assert_eq!(rules.meeting(), [1, 2]);
+        assert_eq!(rules.meeting(), [2]);
         // What was asked for may come after the step that asked is gone.
         rules.remove(2, None, vec![learn()]);
-        assert_eq!(rules.meeting(), [1, 2]);
+        assert_eq!(rules.meeting(), [2]);
         rules.add(0, Some(4), vec![resubmit(3)]);
         rules.add(2, None, vec![learn()]);
-        assert_eq!(rules.meeting(), [1, 2, 4]);
+        assert_eq!(rules.meeting(), [2, 4]);
     }
 
     #[test]
@@ -492,14 +593,14 @@ mod tests {
         let mut rules = Rules::default();
         rules.add(0, Some(1), vec![learn()]);
         rules.add(0, Some(3), vec![resubmit(7)]);
-        assert_eq!(rules.meeting(), [1]);
+        assert_eq!(rules.meeting(), []);
         rules.learning.requested(9);
-        assert_eq!(rules.meeting(), [1], "rules ask for that table anyway");
+        assert_eq!(rules.meeting(), [], "rules ask for that table anyway");
         // A packet-out has asked.
         rules.learning.requested(7);
         assert_eq!(rules.meeting(), [1, 2, 3, 4]);
         rules.add(0, Some(2), vec![resubmit(8)]);
-        assert_eq!(rules.meeting(), [1, 3]);
+        assert_eq!(rules.meeting(), [3]);
     }
 
     #[test]
@@ -527,5 +628,69 @@ mod tests {
             .set(Field::InPort, &[0, 0, 0, 2], &[0, 0, 0, 6]);
         rules.reach.rule_comes(&rules.learning, 0, &masked);
         assert_eq!(rules.told(), [1, 2, 3, 4]);
+    }
+
+    /// A step that lanes can make, of a table and priority.
+    fn learn_of(table: u8, priority: u16) -> Op {
+        let learn = Learn {
+            table,
+            priority,
+            ..Learn::default()
+        };
+        Op::Learn(Arc::new(learn.shaped()))
+    }
+
+    #[test]
+    fn lanes_ask_where_they_can_come_to_all_steps_and_no_two_teach_the_same() {
+        let lanes = |rules: &mut Rules| {
+            rules.told();
+            rules.learning.is_by_lanes()
+        };
+        let mut rules = Rules::default();
+        rules.add(0, Some(1), vec![resubmit(3)]);
+        rules.add(3, None, vec![learn_of(9, 1), Op::Output(2)]);
+        assert!(lanes(&mut rules));
+        assert_eq!(rules.meeting(), []);
+        // Another rule's step for the same rules, until it is gone.
+        rules.add(4, None, vec![learn_of(9, 1)]);
+        assert!(!lanes(&mut rules));
+        rules.remove(4, None, vec![learn_of(9, 1)]);
+        assert!(lanes(&mut rules));
+        rules.add(4, None, vec![learn_of(9, 2)]);
+        assert!(lanes(&mut rules));
+        // A new version of a rule is not another one.
+        rules.add(3, None, vec![learn_of(9, 1), Op::Output(3)]);
+        assert!(lanes(&mut rules));
+        rules.remove(3, None, vec![learn_of(9, 1), Op::Output(2)]);
+        assert!(lanes(&mut rules));
+        // A rule whose packets are walked, and one of those that come to no step.
+        let walked = |table| vec![Op::StackPop(bits()), resubmit(table)];
+        rules.add(0, Some(2), walked(7));
+        assert!(lanes(&mut rules));
+        rules.add(0, Some(2), walked(3));
+        assert!(!lanes(&mut rules));
+        rules.remove(0, Some(2), walked(3));
+        assert!(lanes(&mut rules));
+        // Twice the same in one rule, and one that lanes cannot make.
+        let twice = vec![learn_of(8, 1), learn_of(8, 1)];
+        rules.add(5, None, twice.clone());
+        assert!(!lanes(&mut rules));
+        rules.remove(5, None, twice);
+        let result = Op::Learn(Arc::new(Learn {
+            table: 8,
+            result: Some(bits()),
+            ..Learn::default()
+        }));
+        assert!(lanes(&mut rules));
+        rules.add(5, None, vec![result]);
+        assert!(!lanes(&mut rules));
+    }
+
+    fn bits() -> crate::actions::Bits {
+        crate::actions::Bits {
+            field: Field::Reg0,
+            start: 0,
+            bits: 1,
+        }
     }
 }

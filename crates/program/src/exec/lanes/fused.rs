@@ -120,6 +120,7 @@ impl<F: Frame> Engine<F> {
             | End::Track(_)
             | End::Untrack
             | End::Transfer
+            | End::Learn
             | End::Nothing => self.come_back(burst, arrival, host, waited.back, set),
         }
     }

@@ -65,6 +65,7 @@ impl<F: Frame> Engine<F> {
             | End::Track(_)
             | End::Untrack
             | End::Transfer
+            | End::Learn
             | End::Nothing => Step::Not,
         }
     }

@@ -303,6 +303,18 @@ impl AskedRules {
             })
     }
 
+    /// Returns whether there may be one for the rule of the same table, match and precedence; the
+    /// match by its words.
+    pub fn may_be_like(
+        &self,
+        bridge: u32,
+        learn: &Learn,
+        words: impl Iterator<Item = u64>,
+    ) -> bool {
+        let group = self.group(bridge, learn).map(|at| &self.groups[at]);
+        group.is_some_and(|group| group.tickets.contains_key(&self.hash(words)))
+    }
+
     /// Returns the last one for the rule of the same table, match and precedence.
     pub fn like(&self, bridge: u32, learn: &Learn, matching: &Match) -> Option<&Asked> {
         let group = &self.groups[self.group(bridge, learn)?];

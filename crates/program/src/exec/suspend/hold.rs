@@ -210,7 +210,7 @@ pub(crate) struct Waiting<F> {
     /// Rules that packets change too often, and what of them is to be asked for later.
     flaps: Flaps,
     /// How many rules packets of each port have asked for lately.
-    rates: Rates,
+    pub(crate) rates: Rates,
     /// Waiting walks, in order.
     held: VecDeque<Box<Held<F>>>,
     /// Walks that may resume, in order.
@@ -251,6 +251,12 @@ impl<F> Waiting<F> {
             pinned: true,
             origin: None,
         }
+    }
+
+    /// Returns whether rules that packets change too often are to be asked for later.
+    #[inline(always)]
+    pub fn is_deferring(&self) -> bool {
+        self.flaps.is_deferring()
     }
 
     /// Returns whether packets of a bridge may have to wait for rules.

@@ -1,0 +1,197 @@
+//! Lanes that come to a `learn` step.
+//!
+//! While the rules that packets would teach are in force, nothing is to be asked for and lanes go
+//! on. Packets whose rule is not in force become walks that wait until the others of the burst are
+//! done; then they ask one after the other, in the order in which they came. So do packets that
+//! teach the same rule as one before them that waits. This is as if each packet were finished before
+//! the next only where packets of the burst's port cannot meet what is asked for, and where no two
+//! steps teach the same rule: `table::learning` says where that is so. Packets of a port that may
+//! not ask for more rules now ([`super::super::suspend::rates`]) go on, too.
+
+use crate::actions::block::{ActionBlock, LANE_WORDS};
+use crate::actions::lane_learn::{LaneLearn, Loaded};
+use crate::burst::{LaneSet, Words};
+use crate::exec::Engine;
+use crate::exec::interpreter::{Burst, Next};
+use crate::exec::lanes::{Arrival, Lanes};
+use crate::host::{Event, Host, Place};
+use crate::rule::fused::Here;
+use packet::{FlowKey, Frame};
+use std::sync::atomic::Ordering;
+
+impl<F: Frame> Lanes<F> {
+    /// Returns a word of a lane, also of its tunnel's metadata and connection.
+    #[inline(always)]
+    fn word(&self, lane: usize, index: u8) -> u64 {
+        match usize::from(index) {
+            at @ ..LANE_WORDS => self.lanes[lane].words[at],
+            _ => Words::word(&self.sided(&self.all(), lane), index),
+        }
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// Sends lanes through a `learn` step, and returns those that stay lanes. The places are those
+    /// behind the step.
+    #[inline(never)]
+    pub(super) fn learn_lanes<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        host: &mut H,
+        block: &ActionBlock,
+        (here, back): (Here, u16),
+        set: LaneSet,
+    ) -> LaneSet {
+        let Some(step) = block.learn.as_deref() else {
+            return set;
+        };
+        if host.has_taught() {
+            return set;
+        }
+        let mut known = Known::new(self, step, host.place());
+        let mut waiting = LaneSet::EMPTY;
+        for lane in set.iter() {
+            match known.state(self, burst, lane) {
+                State::Known => {}
+                State::Refused => host.noted(Event::AskedTooOften),
+                State::Unknown => waiting = waiting.union(LaneSet::one(lane)),
+            }
+        }
+        for lane in waiting.iter() {
+            if self.leave_to(burst, arrival, here, back, lane).is_some() {
+                self.to_learn.push(lane as u16);
+            }
+        }
+        set.minus(waiting)
+    }
+
+    /// Has walks ask for rules, in the order in which their packets came, each to its end.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn learn_in_order<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+        let burst = Burst {
+            ordered: true,
+            ..*burst
+        };
+        let mut walks = std::mem::take(&mut self.to_learn);
+        walks.sort_unstable();
+        for index in walks.drain(..) {
+            self.run_to_end(&burst, host, index.into(), Next::Learn);
+        }
+        self.to_learn = walks;
+        self.lanes.unknown = 0;
+    }
+}
+
+/// Whether the rule that a packet teaches is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It is in force, and has been noted to be still taught.
+    Known,
+    /// It is not, and may not be asked for now.
+    Refused,
+    /// It may have to be asked for.
+    Unknown,
+}
+
+/// What is known of a step while lanes pass it.
+struct Known<'s> {
+    step: &'s LaneLearn,
+    place: Place,
+    /// Whether rules of the bridge have been asked for.
+    are_asked: bool,
+    /// Whether packets may want rules that were changed too often, which each of them decides anew.
+    defers: bool,
+    /// Whether packets of the port may ask for new rules; None: to be found out.
+    may_ask: Option<bool>,
+    /// A key that has the words of the last rule that was looked up.
+    key: FlowKey,
+    /// What the last rule does, and its fingerprint: that of most rules of a port.
+    last: Option<(Loaded, u64)>,
+}
+
+impl<'s> Known<'s> {
+    fn new<F: Frame>(engine: &Engine<F>, step: &'s LaneLearn, place: Place) -> Known<'s> {
+        let waiting = &engine.waiting_for;
+        Known {
+            step,
+            place,
+            are_asked: !waiting.asked.is_empty() && waiting.asked.concern(place.bridge),
+            defers: waiting.is_deferring(),
+            may_ask: None,
+            key: FlowKey::ZERO,
+            last: None,
+        }
+    }
+
+    fn state<F: Frame>(
+        &mut self,
+        engine: &mut Engine<F>,
+        burst: &Burst<'_, '_>,
+        lane: usize,
+    ) -> State {
+        let learn = &*self.step.learn;
+        let matched = self.step.matched(|word| engine.lanes.word(lane, word));
+        // Which rule it is, roughly: two may be taken for one.
+        let mark = 1 << (matched.iter().fold(0, |all, word| all ^ mix(*word)) >> 58);
+        let state = match self.defers || engine.lanes.unknown & mark != 0 {
+            true => State::Unknown,
+            false => {
+                let words = learn.shape.iter().zip(matched);
+                words.for_each(|((word, _), value)| self.key.words[usize::from(*word)] = value);
+                let words = matched[..learn.shape.len()].iter().copied();
+                let asked = &engine.waiting_for.asked;
+                // What was asked for last counts, not what is in force until then.
+                match self.are_asked && asked.may_be_like(self.place.bridge, learn, words) {
+                    true => State::Unknown,
+                    false => self.state_in_force(engine, burst, lane),
+                }
+            }
+        };
+        if state == State::Unknown {
+            engine.lanes.unknown |= mark;
+        }
+        state
+    }
+
+    /// Returns the state of the rule that has the words of the key, where nobody has asked for it.
+    #[inline(always)]
+    fn state_in_force<F: Frame>(
+        &mut self,
+        engine: &mut Engine<F>,
+        burst: &Burst<'_, '_>,
+        lane: usize,
+    ) -> State {
+        let step = self.step;
+        let Some(rule) = burst.bridge.find_by(&step.learn, &self.key, burst.guard) else {
+            let rates = &mut engine.waiting_for.rates;
+            let port = self.place.received;
+            let mut find_out = || rates.may_ask(port, burst.now_ms);
+            return match *self.may_ask.get_or_insert_with(&mut find_out) {
+                true => State::Unknown,
+                false => State::Refused,
+            };
+        };
+        let loaded = step.loaded(|word| engine.lanes.word(lane, word));
+        let fingerprint = match self.last {
+            Some((last, fingerprint)) if last == loaded => fingerprint,
+            _ => step.fingerprint(&loaded),
+        };
+        self.last = Some((loaded, fingerprint));
+        if rule.fingerprint.load(Ordering::Relaxed) != fingerprint {
+            return State::Unknown;
+        }
+        // Not more often than the time tells: other workers read the rule.
+        if rule.learned_ms.load(Ordering::Relaxed) < burst.now_ms {
+            rule.learned_ms.fetch_max(burst.now_ms, Ordering::Relaxed);
+        }
+        State::Known
+    }
+}
+
+/// Spreads a word's bits to the highest ones.
+#[inline(always)]
+fn mix(word: u64) -> u64 {
+    word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
