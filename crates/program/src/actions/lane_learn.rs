@@ -9,13 +9,9 @@ use crate::actions::learn::{Learn, Source, Target};
 use crate::actions::transfer::{Transfer, read_from};
 use std::sync::Arc;
 
-/// Most words that a learned rule matches.
-pub(crate) const MATCHED_MAX: usize = 8;
 /// Most values that a learned rule takes from a packet and does not match.
 pub(crate) const LOADED_MAX: usize = 4;
 
-/// Words of a learned rule's match, in the order of [`Learn::shape`]; those behind are zero.
-pub(crate) type Matched = [u64; MATCHED_MAX];
 /// What a learned rule loads or sends to, in the order of its parts; those behind are zero.
 pub(crate) type Loaded = [u64; LOADED_MAX];
 
@@ -31,13 +27,22 @@ enum Load {
     },
 }
 
+impl Load {
+    #[inline(always)]
+    fn value(self, read: impl Fn(u8) -> u64) -> u64 {
+        match self {
+            Load::Number(number) => number,
+            Load::Word { word, right, mask } => u64::from_be(read(word)) >> right & mask,
+        }
+    }
+}
+
 /// A step.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneLearn {
     pub learn: Arc<Learn>,
-    /// For each part that is matched the index of its word in the shape, and how it is written
-    /// there.
-    matched: Box<[(u8, Transfer)]>,
+    /// For each word of the shape how its parts are written, in order.
+    matched: Box<[Box<[Transfer]>]>,
     loaded: Box<[Load]>,
 }
 
@@ -45,10 +50,10 @@ impl LaneLearn {
     /// Compiles a step. None for one that writes whether the rule is there, and where lanes do not
     /// have the words.
     pub fn of(learn: &Arc<Learn>) -> Option<LaneLearn> {
-        if learn.result.is_some() || learn.options != 0 || learn.shape.len() > MATCHED_MAX {
+        if learn.result.is_some() || learn.options != 0 {
             return None;
         }
-        let (mut matched, mut loaded) = (Vec::new(), Vec::new());
+        let (mut matched, mut loaded) = (vec![Vec::new(); learn.shape.len()], Vec::new());
         for part in &learn.parts {
             let Target::Match(to) = part.target else {
                 loaded.push(match part.source {
@@ -69,24 +74,35 @@ impl LaneLearn {
                 Source::Field(from) => Transfer::between(from, to)?,
             };
             let index = learn.shape.iter().position(|(word, _)| *word == write.to)?;
-            matched.push((index as u8, write));
+            matched[index].push(write);
         }
         (loaded.len() <= LOADED_MAX).then(|| LaneLearn {
             learn: Arc::clone(learn),
-            matched: matched.into(),
+            matched: matched.into_iter().map(Vec::into).collect(),
             loaded: loaded.into(),
         })
     }
 
-    /// Returns the words that the rule would match of the packet whose words `read` returns.
+    /// Calls `put` with each word that the rule would match of the packet whose words `read` returns,
+    /// in the order of [`Learn::shape`], and its value.
     #[inline(always)]
-    pub fn matched(&self, read: impl Fn(u8) -> u64) -> Matched {
-        let mut words = [0; MATCHED_MAX];
-        for (index, write) in &self.matched {
-            let word = &mut words[usize::from(*index) % MATCHED_MAX];
-            *word = *word & !write.mask | write.value(write.reads().map_or(0, &read));
+    pub fn matched(&self, read: impl Fn(u8) -> u64, mut put: impl FnMut(u8, u64)) {
+        for ((word, _), writes) in self.learn.shape.iter().zip(&self.matched) {
+            let value = writes.iter().fold(0, |value, write| {
+                value & !write.mask | write.value(write.reads().map_or(0, &read))
+            });
+            put(*word, value);
         }
-        words
+    }
+
+    /// Returns whether this is what the rule would load or send to. Compares value by value: a
+    /// processor waits for what it has written in parts and reads as a whole.
+    #[inline(always)]
+    pub fn loads(&self, values: &Loaded, read: impl Fn(u8) -> u64) -> bool {
+        let both = self.loaded.iter().zip(values);
+        both.fold(0, |differ, (load, value)| {
+            differ | (load.value(&read) ^ value)
+        }) == 0
     }
 
     /// Returns what the rule would load or send to.
@@ -94,10 +110,7 @@ impl LaneLearn {
     pub fn loaded(&self, read: impl Fn(u8) -> u64) -> Loaded {
         let mut values = [0; LOADED_MAX];
         for (value, load) in values.iter_mut().zip(&self.loaded) {
-            *value = match *load {
-                Load::Number(number) => number,
-                Load::Word { word, right, mask } => u64::from_be(read(word)) >> right & mask,
-            };
+            *value = load.value(&read);
         }
         values
     }
@@ -158,12 +171,20 @@ mod tests {
                 let values = learn.values(&key);
                 let matching = learn.matching(&values);
                 let read = |word: u8| key.words[usize::from(word)];
-                let matched = lanes.matched(read);
-                let wanted = matching.words().iter().map(|word| word.value);
+                let mut matched = Vec::new();
+                lanes.matched(read, |word, value| matched.push((word, value)));
+                let wanted = matching.words().iter().map(|word| (word.word, word.value));
                 assert!(
-                    wanted.eq(matched[..learn.shape.len()].iter().copied()),
+                    wanted.eq(matched.iter().copied()),
                     "{from:?} {to:?} {bits} {up}"
                 );
+                let loaded = lanes.loaded(read);
+                assert!(lanes.loads(&loaded, read));
+                for at in 0..lanes.loaded.len() {
+                    let mut others = loaded;
+                    others[at] ^= 1;
+                    assert!(!lanes.loads(&others, read));
+                }
                 assert_eq!(
                     lanes.fingerprint(&lanes.loaded(read)),
                     learn.fingerprint(&values)

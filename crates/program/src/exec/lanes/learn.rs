@@ -101,7 +101,8 @@ struct Known<'s> {
     place: Place,
     /// Whether rules of the bridge have been asked for.
     are_asked: bool,
-    /// Whether packets may want rules that were changed too often, which each of them decides anew.
+    /// Whether rules that were changed too often are to be asked for later: each packet that teaches
+    /// one decides anew what.
     defers: bool,
     /// Whether packets of the port may ask for new rules; None: to be found out.
     may_ask: Option<bool>,
@@ -131,23 +132,29 @@ impl<'s> Known<'s> {
         burst: &Burst<'_, '_>,
         lane: usize,
     ) -> State {
-        let learn = &*self.step.learn;
-        let matched = self.step.matched(|word| engine.lanes.word(lane, word));
+        let (step, mut mark) = (self.step, 0);
+        let key = &mut self.key;
+        step.matched(
+            |word| engine.lanes.word(lane, word),
+            |word, value| {
+                key.words[usize::from(word)] = value;
+                mark ^= mix(value);
+            },
+        );
         // Which rule it is, roughly: two may be taken for one.
-        let mark = 1 << (matched.iter().fold(0, |all, word| all ^ mix(*word)) >> 58);
-        let state = match self.defers || engine.lanes.unknown & mark != 0 {
+        let mark = 1 << (mark >> 58);
+        let (waiting, bridge) = (&engine.waiting_for, self.place.bridge);
+        let words = || {
+            let shape = step.learn.shape.iter();
+            shape.map(|(word, _)| self.key.words[usize::from(*word)])
+        };
+        // What was asked for last counts, not what is in force until then.
+        let state = match engine.lanes.unknown & mark != 0
+            || self.defers && waiting.may_defer(bridge, &step.learn, words())
+            || self.are_asked && waiting.asked.may_be_like(bridge, &step.learn, words())
+        {
             true => State::Unknown,
-            false => {
-                let words = learn.shape.iter().zip(matched);
-                words.for_each(|((word, _), value)| self.key.words[usize::from(*word)] = value);
-                let words = matched[..learn.shape.len()].iter().copied();
-                let asked = &engine.waiting_for.asked;
-                // What was asked for last counts, not what is in force until then.
-                match self.are_asked && asked.may_be_like(self.place.bridge, learn, words) {
-                    true => State::Unknown,
-                    false => self.state_in_force(engine, burst, lane),
-                }
-            }
+            false => self.state_in_force(engine, burst, lane),
         };
         if state == State::Unknown {
             engine.lanes.unknown |= mark;
@@ -173,12 +180,16 @@ impl<'s> Known<'s> {
                 false => State::Refused,
             };
         };
-        let loaded = step.loaded(|word| engine.lanes.word(lane, word));
-        let fingerprint = match self.last {
-            Some((last, fingerprint)) if last == loaded => fingerprint,
-            _ => step.fingerprint(&loaded),
+        let read = |word| engine.lanes.word(lane, word);
+        let fingerprint = match &self.last {
+            Some((last, fingerprint)) if step.loads(last, read) => *fingerprint,
+            _ => {
+                let loaded = step.loaded(read);
+                let fingerprint = step.fingerprint(&loaded);
+                self.last = Some((loaded, fingerprint));
+                fingerprint
+            }
         };
-        self.last = Some((loaded, fingerprint));
         if rule.fingerprint.load(Ordering::Relaxed) != fingerprint {
             return State::Unknown;
         }

@@ -98,7 +98,8 @@ impl AskedRules {
             .ok()
     }
 
-    fn hash(&self, words: impl Iterator<Item = u64>) -> u64 {
+    /// Returns the hash of what a rule matches, by its words.
+    pub fn hash(&self, words: impl Iterator<Item = u64>) -> u64 {
         let mut hasher = self.keyed.build_hasher();
         words.for_each(|word| hasher.write_u64(word));
         hasher.finish()

@@ -93,6 +93,15 @@ impl Flaps {
         self.deferred > 0
     }
 
+    /// Returns whether something of a rule, by the hash of its match, may have to be asked for later.
+    pub fn may_defer(&self, bridge: u32, learn: &Learn, hash: u64) -> bool {
+        self.list.iter().any(|flap| {
+            flap.wanted.is_some()
+                && (flap.hash, flap.bridge) == (hash, bridge)
+                && (flap.table, flap.priority) == (learn.table, learn.priority)
+        })
+    }
+
     /// Returns whether the changes of a rule are counted.
     pub fn counts(&self, rule: &Named<'_>) -> bool {
         self.list.iter().any(|flap| flap.is(rule))

@@ -259,6 +259,12 @@ impl<F> Waiting<F> {
         self.flaps.is_deferring()
     }
 
+    /// Returns whether the rule with these words of its match may be one of them.
+    #[cold]
+    pub fn may_defer(&self, bridge: u32, learn: &Learn, words: impl Iterator<Item = u64>) -> bool {
+        self.flaps.may_defer(bridge, learn, self.asked.hash(words))
+    }
+
     /// Returns whether packets of a bridge may have to wait for rules.
     #[inline(always)]
     pub fn concerns<H: Host<F>>(&self, host: &H) -> bool
