@@ -417,7 +417,7 @@ def say(action):
     raise ValueError(kind)
 
 
-class Twin:
+class Reference:
     """The rules of a bridge, and what they do with a packet."""
 
     def __init__(self, rules):

@@ -17,7 +17,7 @@ SEED = int(os.environ.get("SLUICE_TEST_SEED", "2611"))
 
 def compare(lab, seed, edits, damage, rule_count, templates, repeats):
     """Sends frames of two ports through generated rules and compares what comes out of five with
-    the twin's answer."""
+    the reference's answer."""
     random = oracle.chooser(seed)
     rules = generate.rules(random, rule_count, edits)
     flows = [generate.Template(random) for _ in range(templates)]
@@ -30,38 +30,42 @@ def compare(lab, seed, edits, damage, rule_count, templates, repeats):
             inputs[random.choice([1, 2]) if damage else 1 + number % 2].append(
                 (frame, number if not damage else frame)
             )
-    twin = oracle.Twin(rules)
+    reference = oracle.Reference(rules)
     wanted = {port: [] for port in (1, 2, 3, 4, 5)}
     flow_of, origin = {}, {}
     for port, frames in inputs.items():
         for frame, flow in frames:
-            for out, result in twin.process(frame, port):
+            for out, result in reference.process(frame, port):
                 wanted[out].append(result)
                 flow_of[result], origin[result] = flow, (port, frame)
     switch, outputs = replay(
-        lab, rules, twin, {port: [frame for frame, _ in frames] for port, frames in inputs.items()}
+        lab,
+        rules,
+        reference,
+        {port: [frame for frame, _ in frames] for port, frames in inputs.items()},
     )
     differ = {
-        cookie: (switch.counted[cookie], twin.hits.get(cookie, 0))
+        cookie: (switch.counted[cookie], reference.hits.get(cookie, 0))
         for cookie in switch.counted
-        if switch.counted[cookie] != twin.hits.get(cookie, 0)
+        if switch.counted[cookie] != reference.hits.get(cookie, 0)
     }
     for cookie, (got, right) in differ.items():
         print(f"{got} frames met a rule that {right} should have met: {rules[cookie - 1]}")
     for port, frames in wanted.items():
-        same(port, outputs[port], frames, flow_of, origin, twin)
+        same(port, outputs[port], frames, flow_of, origin, reference)
     total = sum(len(frames) for frames in wanted.values())
     lab.note(
         f"seed {seed}: {len(rules)} rules, {sum(map(len, inputs.values()))} frames in, {total} "
-        f"out, {len(twin.hits)} rules hit"
+        f"out, {len(reference.hits)} rules hit"
     )
     check(
-        total > 1000 and len(twin.hits) > len(rules) / 4, "the generated case exercises too little"
+        total > 1000 and len(reference.hits) > len(rules) / 4,
+        "the generated case exercises too little",
     )
-    return switch, twin
+    return switch, reference
 
 
-def replay(lab, rules, twin, inputs):
+def replay(lab, rules, reference, inputs):
     """Runs the switch on the frames; returns it and the frames that came out of each port."""
     switch = lab.switch()
     switch.enable_dpdk(cores=1)
@@ -100,7 +104,7 @@ def replay(lab, rules, twin, inputs):
     while True:
         switch.counted = switch.rule_packets("br0", "OpenFlow13")
         if (
-            all(twin.hits.get(cookie, 0) == count for cookie, count in switch.counted.items())
+            all(reference.hits.get(cookie, 0) == count for cookie, count in switch.counted.items())
             or time.monotonic() > end
         ):
             break
@@ -110,7 +114,7 @@ def replay(lab, rules, twin, inputs):
     return switch, {port: oracle.read_pcap(path) for port, path in files.items()}
 
 
-def same(port, got, wanted, flow_of, origin, twin):
+def same(port, got, wanted, flow_of, origin, reference):
     """The same frames, and those of one flow in the same order."""
 
     def by_flow(frames):
@@ -134,7 +138,9 @@ def same(port, got, wanted, flow_of, origin, twin):
                 f"missing: {frame[:120].hex()} ({len(frame)} bytes)",
                 f"   from: {origin[frame][1][:120].hex()} at port {origin[frame][0]}",
             ]
-            lines += [f"  meets: {rule}" for rule in twin.trail(origin[frame][1], origin[frame][0])]
+            lines += [
+                f"  meets: {rule}" for rule in reference.trail(origin[frame][1], origin[frame][0])
+            ]
             near = [
                 other for other in strange if len(other) == len(frame) and other[-4:] == frame[-4:]
             ]
@@ -155,10 +161,10 @@ def same(port, got, wanted, flow_of, origin, twin):
 @test(timeout=90, dpdk=True)
 def every_byte_as_the_rules_say(lab):
     """400 rules in five tables that edit, push, pop, move and resubmit; 6000 valid frames."""
-    switch, twin = compare(lab, SEED, True, False, 400, 400, 15)
+    switch, reference = compare(lab, SEED, True, False, 400, 400, 15)
     equal(
         switch.counted,
-        {cookie: twin.hits.get(cookie, 0) for cookie in switch.counted},
+        {cookie: reference.hits.get(cookie, 0) for cookie in switch.counted},
         "packets counted on each rule",
     )
 

@@ -15,7 +15,7 @@ use packet::checksum::{Verdict, finish_partial, verify};
 use packet::fields::FIELDS;
 use packet::frame::Gso;
 use packet::key::at;
-use packet::parse::twin::twin;
+use packet::parse::reference;
 use packet::parse::{HEADERS_LIMIT, PACKET_WORDS, parse_frame, set_vlan_limit, vlan_limit};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Offload, Value, WordSet, edit, segment};
 
@@ -249,7 +249,7 @@ fn read(bytes: &[u8], split: usize) -> Packet {
     );
     assert_eq!(cut.frame.to_vec(), bytes, "parsing changed the bytes");
     if bytes.len() <= HEADERS_LIMIT {
-        let (key, layers) = twin(bytes, 1, vlan_limit());
+        let (key, layers) = reference::parse(bytes, 1, vlan_limit());
         assert_eq!(
             (whole.key, whole.layers),
             (key, layers),

@@ -79,7 +79,7 @@ impl Said {
     }
 }
 
-/// A held fragment in the twin.
+/// A held fragment in the reference.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     said: Said,
@@ -93,7 +93,7 @@ struct Waits {
 }
 
 /// A list of fragments, and the rules.
-struct Twin {
+struct Reference {
     enabled: [bool; 2],
     minimum: [u32; 2],
     most: u32,
@@ -109,7 +109,7 @@ enum Answer {
     Refused(Refused),
 }
 
-impl Twin {
+impl Reference {
     fn is_full(&self, buffers: u32) -> bool {
         let all: u64 = self.list.iter().map(|waits| u64::from(waits.buffers)).sum();
         self.list.len() >= self.most as usize || all + u64::from(buffers) > self.most_buffers
@@ -329,7 +329,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Both, and what has not come out again.
 struct Both {
     real: Fragments<u32>,
-    twin: Twin,
+    reference: Reference,
     inside: Vec<u32>,
     numbers: u32,
     now_ms: u64,
@@ -343,7 +343,7 @@ impl Both {
         }
         let status = real.status();
         Both {
-            twin: Twin {
+            reference: Reference {
                 enabled: [true; 2],
                 minimum: [LEAST_MINIMUM; 2],
                 most: status.most,
@@ -376,9 +376,9 @@ impl Both {
                 made += 1;
                 number
             });
-        let (answer, ended) = self
-            .twin
-            .offer(said, place, holder, buffers, number, self.now_ms);
+        let (answer, ended) =
+            self.reference
+                .offer(said, place, holder, buffers, number, self.now_ms);
         assert_eq!(offer.ended, ended);
         let is_refused = matches!(answer, Answer::Refused(_));
         assert_eq!(made, u32::from(!is_refused));
@@ -397,12 +397,17 @@ impl Both {
         }
     }
 
-    fn come_out(&mut self, real: Vec<u32>, twin: Vec<Waits>, count: fn(&mut Counts) -> &mut u64) {
-        for waits in &twin {
-            *count(&mut self.twin.counts[usize::from(waits.said.v6)]) += 1;
+    fn come_out(
+        &mut self,
+        real: Vec<u32>,
+        reference: Vec<Waits>,
+        count: fn(&mut Counts) -> &mut u64,
+    ) {
+        for waits in &reference {
+            *count(&mut self.reference.counts[usize::from(waits.said.v6)]) += 1;
         }
-        let twin: Vec<u32> = twin.iter().map(|waits| waits.number).collect();
-        assert_eq!(real, twin);
+        let reference: Vec<u32> = reference.iter().map(|waits| waits.number).collect();
+        assert_eq!(real, reference);
         self.gone(&real);
     }
 
@@ -434,52 +439,64 @@ impl Both {
             Step::Wait(ms) => self.now_ms += ms,
             Step::Expire(most) => {
                 let real = self.real.expire(now_ms, most);
-                let twin = self.twin.end_where(|waits| waits.until_ms < now_ms, most);
-                self.come_out(real, twin, |counts| &mut counts.expired);
+                let reference = self
+                    .reference
+                    .end_where(|waits| waits.until_ms < now_ms, most);
+                self.come_out(real, reference, |counts| &mut counts.expired);
             }
             Step::PurgeOverdue => {
                 let real = self.real.purge_overdue(now_ms);
                 let overdue = |waits: &Waits| waits.until_ms + OVERDUE_MS <= now_ms;
-                let twin = self.twin.end_where(overdue, usize::MAX);
-                self.come_out(real, twin, |counts| &mut counts.purged);
+                let reference = self.reference.end_where(overdue, usize::MAX);
+                self.come_out(real, reference, |counts| &mut counts.purged);
             }
             Step::Purge => {
                 let real = self.real.purge();
-                let twin = self.twin.end_where(|_| true, usize::MAX);
-                self.come_out(real, twin, |counts| &mut counts.purged);
+                let reference = self.reference.end_where(|_| true, usize::MAX);
+                self.come_out(real, reference, |counts| &mut counts.purged);
             }
             Step::Enable(v6, on) => {
                 self.real.set_enabled(v6, on);
-                self.twin.enabled[usize::from(v6)] = on;
+                self.reference.enabled[usize::from(v6)] = on;
             }
             Step::Minimum(v6, bytes) => {
                 let is_set = self.real.set_minimum(v6, bytes).is_ok();
                 assert_eq!(is_set, bytes >= LEAST_MINIMUM);
                 if is_set {
-                    self.twin.minimum[usize::from(v6)] = bytes;
+                    self.reference.minimum[usize::from(v6)] = bytes;
                 }
             }
             Step::Most(most) => {
                 let is_set = self.real.set_most(most).is_ok();
                 assert_eq!(is_set, most <= MOST);
                 if is_set {
-                    self.twin.most = most;
+                    self.reference.most = most;
                 }
             }
             Step::Buffers(most) => {
                 self.real.set_most_buffers(most);
-                self.twin.most_buffers = most;
+                self.reference.most_buffers = most;
             }
         }
-        assert_eq!(self.real.status(), self.twin.status());
-        let due = self.twin.list.iter().map(|waits| waits.until_ms + 1).min();
+        assert_eq!(self.real.status(), self.reference.status());
+        let due = self
+            .reference
+            .list
+            .iter()
+            .map(|waits| waits.until_ms + 1)
+            .min();
         assert_eq!(self.real.due_ms(), due);
         let lines = self.real.lines();
-        let mut firsts: Vec<u32> = self.twin.list.iter().map(|waits| waits.first).collect();
+        let mut firsts: Vec<u32> = self
+            .reference
+            .list
+            .iter()
+            .map(|waits| waits.first)
+            .collect();
         firsts.sort_unstable();
         firsts.dedup();
         assert_eq!(lines.lines().count(), firsts.len());
-        assert_eq!(self.inside.len(), self.twin.list.len());
+        assert_eq!(self.inside.len(), self.reference.list.len());
     }
 }
 

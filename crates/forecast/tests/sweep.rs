@@ -11,7 +11,7 @@ const EFFORT: Effort = Effort {
     first: 20_000,
     most: 700_000,
     precision: 0.03,
-    twin: 400,
+    reference: 400,
 };
 
 /// Scenarios that need no long runs.

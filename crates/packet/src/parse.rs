@@ -10,10 +10,10 @@
 
 mod general;
 mod others;
+#[cfg(any(test, feature = "reference"))]
+pub mod reference;
 #[cfg(test)]
 pub(crate) mod tests;
-#[cfg(any(test, feature = "twin"))]
-pub mod twin;
 
 use crate::frame::Frame;
 use crate::key::{FlowKey, WordSet, at};

@@ -13,7 +13,7 @@
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: queries.
 //! * [`take_changes`](Pipeline::take_changes): the events that flow monitors report.
-//! * [`twin`]: the slow, obvious evaluator with which tests compare the program.
+//! * [`reference`]: the slow, obvious evaluator with which tests compare the program.
 //!
 //! After changes, call [`commit`](Pipeline::commit) for each pipeline, then
 //! `program.domain.publish()` once for all. Changes that must succeed or fail together across
@@ -24,8 +24,8 @@ mod commands;
 mod compile;
 mod pipeline;
 mod queries;
+pub mod reference;
 mod state;
-pub mod twin;
 
 pub use commands::expire::EXPIRE_MAX;
 pub use commands::flow_mod::{Begun, FlowModOutcome};

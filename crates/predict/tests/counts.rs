@@ -2,7 +2,7 @@
 //! counters.
 
 use openflow::flow::FlowMod;
-use pipeline::twin::{self, Effect};
+use pipeline::reference::{self, Effect};
 use predict::ports::{Edge, PortCost, Shares};
 use predict::rules::Rules;
 use predict::spread::Spread;
@@ -48,11 +48,11 @@ fn generated(seed: u64) -> String {
 }
 
 /// Returns the lookups that found a rule, and packets by port.
-fn counted_by_twin(rules: &Rules, traffic: &Traffic) -> (u64, BTreeMap<u32, u64>) {
+fn counted_by_reference(rules: &Rules, traffic: &Traffic) -> (u64, BTreeMap<u32, u64>) {
     let mut ports = BTreeMap::new();
     let mut hits = 0;
     for arrival in &traffic.arrivals {
-        let outcome = twin::evaluate(&rules.pipeline, arrival.in_port, &arrival.bytes);
+        let outcome = reference::evaluate(&rules.pipeline, arrival.in_port, &arrival.bytes);
         hits += outcome.hits.len() as u64;
         for effect in outcome.effects {
             if let Effect::Output { port, .. } = effect {
@@ -70,7 +70,7 @@ fn the_trace_is_what_the_rules_say() {
         let rules = Rules::read("generated", &text, &openflow::parse::no_names).unwrap();
         let traffic = Traffic::of_rules(&rules, 1).unwrap();
         let trace = trace::trace(&rules, &traffic).unwrap();
-        let (hits, ports) = counted_by_twin(&rules, &traffic);
+        let (hits, ports) = counted_by_reference(&rules, &traffic);
         let matches: u64 = trace.tables.iter().map(|table| table.matches).sum();
         assert_eq!(
             (matches, &trace.out_ports),
@@ -299,7 +299,7 @@ fn tables_have_the_lookup_that_a_switch_gives_them_in_the_end() {
     let rules = Rules::read("rules", &text, &openflow::parse::no_names).unwrap();
     let traffic = Traffic::of_rules(&rules, 1).unwrap();
     let trace = trace::trace(&rules, &traffic).unwrap();
-    let (hits, ports) = counted_by_twin(&rules, &traffic);
+    let (hits, ports) = counted_by_reference(&rules, &traffic);
     assert_eq!((trace.tables[0].matches, &trace.out_ports), (hits, &ports));
     assert_eq!(trace.tables[0].template, "trees");
 }

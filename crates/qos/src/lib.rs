@@ -5,7 +5,7 @@
 //! * [`meter`]: OpenFlow meters, whose bands drop or remark packets.
 //! * [`policer`]: three-colour markers over the same buckets.
 //! * [`shaper`]: queues in which packets wait for their rates, with bounds on how long.
-//! * [`twin`]: slow, obvious reference implementations that tests compare with.
+//! * [`reference`]: slow, obvious implementations that tests compare with.
 //!
 //! Nothing here knows a packet's contents or reads a clock: a packet is a length, and time comes in
 //! as nanoseconds of any clock that does not go back.
@@ -13,5 +13,5 @@
 pub mod bucket;
 pub mod meter;
 pub mod policer;
+pub mod reference;
 pub mod shaper;
-pub mod twin;

@@ -11,7 +11,7 @@ fn mac(number: u32) -> Mac {
 }
 
 /// The reference: the same rules, one list in order of last use.
-struct Twin {
+struct Reference {
     size: usize,
     /// (address, VLAN, port, static, second), the latest last.
     entries: Vec<(Mac, u16, u32, bool, u32)>,
@@ -20,7 +20,7 @@ struct Twin {
     learned: u64,
 }
 
-impl Twin {
+impl Reference {
     fn lookup(&self, mac: Mac, vlan: u16) -> Option<u32> {
         let found = self
             .entries
@@ -138,9 +138,9 @@ const AGING: u32 = 20;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn the_table_does_as_its_twin(steps in steps()) {
+    fn the_table_does_as_its_reference(steps in steps()) {
         let mut table = MacTable::new(30);
-        let mut twin = Twin { size: 30, entries: Vec::new(), evicted: 0, moved: 0, learned: 0 };
+        let mut reference = Reference { size: 30, entries: Vec::new(), evicted: 0, moved: 0, learned: 0 };
         let mut now = 1;
         for step in steps {
             match step {
@@ -148,47 +148,47 @@ proptest! {
                     let mut address = mac(number);
                     address[0] |= u8::from(multicast);
                     table.learn(address, vlan, port, now);
-                    twin.learn(address, vlan, port, now);
+                    reference.learn(address, vlan, port, now);
                 }
                 Step::Lookup { mac: number, vlan } => {
-                    prop_assert_eq!(table.lookup(mac(number), vlan), twin.lookup(mac(number), vlan));
+                    prop_assert_eq!(table.lookup(mac(number), vlan), reference.lookup(mac(number), vlan));
                 }
                 Step::Static { mac: number, vlan, port } => {
                     let done = table.add_static(mac(number), vlan, port);
-                    prop_assert_eq!(done, twin.add_static(mac(number), vlan, port));
+                    prop_assert_eq!(done, reference.add_static(mac(number), vlan, port));
                 }
                 Step::Delete { mac: number, vlan } => {
-                    let before = twin.entries.len();
-                    twin.entries.retain(|entry| (entry.0, entry.1) != (mac(number), vlan));
-                    prop_assert_eq!(table.delete(mac(number), vlan), twin.entries.len() < before);
+                    let before = reference.entries.len();
+                    reference.entries.retain(|entry| (entry.0, entry.1) != (mac(number), vlan));
+                    prop_assert_eq!(table.delete(mac(number), vlan), reference.entries.len() < before);
                 }
                 Step::Flush { port } => {
                     table.flush(port, false);
-                    twin.entries.retain(|entry| entry.3 || port.is_some_and(|port| port != entry.2));
+                    reference.entries.retain(|entry| entry.3 || port.is_some_and(|port| port != entry.2));
                 }
                 Step::Wait { seconds } => now += seconds,
                 Step::Expire => {
                     table.expire(now, AGING);
-                    twin.entries.retain(|entry| entry.3 || now - entry.4 < AGING);
+                    reference.entries.retain(|entry| entry.3 || now - entry.4 < AGING);
                 }
-                Step::Resize { size } if size >= twin.size => {
+                Step::Resize { size } if size >= reference.size => {
                     table = table.resized(size);
-                    twin.size = size;
+                    reference.size = size;
                     // Copying sorts by the second of last use; within one second the order is
                     // undefined.
-                    twin.entries.sort_by_key(|entry| entry.4);
+                    reference.entries.sort_by_key(|entry| entry.4);
                     table.flush(None, false);
-                    twin.entries.retain(|entry| entry.3);
+                    reference.entries.retain(|entry| entry.3);
                 }
                 Step::Resize { .. } => {}
             }
             let stats = table.stats();
-            prop_assert_eq!(stats.current, twin.entries.len());
-            prop_assert_eq!((stats.learned, stats.evicted, stats.moved), (twin.learned, twin.evicted, twin.moved));
+            prop_assert_eq!(stats.current, reference.entries.len());
+            prop_assert_eq!((stats.learned, stats.evicted, stats.moved), (reference.learned, reference.evicted, reference.moved));
         }
         let mut all: Vec<_> = table.entries(now).iter().map(|entry| (entry.mac, entry.vlan, entry.port, entry.age)).collect();
         let mut expected: Vec<_> =
-            twin.entries.iter().map(|entry| (entry.0, entry.1, entry.2, (!entry.3).then(|| now - entry.4))).collect();
+            reference.entries.iter().map(|entry| (entry.0, entry.1, entry.2, (!entry.3).then(|| now - entry.4))).collect();
         all.sort();
         expected.sort();
         prop_assert_eq!(all, expected);
@@ -314,7 +314,7 @@ fn runs() -> impl Strategy<Value = Vec<(u32, u32, Vec<Frame>)>> {
 proptest! {
     #[test]
     fn a_run_does_as_its_frames_one_by_one(runs in runs(), size in 10..40_usize) {
-        let (table, twin) = (MacTable::new(size), MacTable::new(size));
+        let (table, reference) = (MacTable::new(size), MacTable::new(size));
         let mut now = 1;
         for (port, wait, frames) in runs {
             now += wait;
@@ -345,12 +345,12 @@ proptest! {
             }
             for (index, (from, to)) in frames.iter().enumerate() {
                 if let Some(from) = from {
-                    twin.learn(mac(*from), *from as u16 % 2, port, now);
+                    reference.learn(mac(*from), *from as u16 % 2, port, now);
                 }
-                prop_assert_eq!(seen[index], to.and_then(|to| twin.lookup(mac(to), to as u16 % 2)), "frame {}", index);
+                prop_assert_eq!(seen[index], to.and_then(|to| reference.lookup(mac(to), to as u16 % 2)), "frame {}", index);
             }
-            prop_assert_eq!(table.entries(now), twin.entries(now));
-            prop_assert_eq!(table.stats(), twin.stats());
+            prop_assert_eq!(table.entries(now), reference.entries(now));
+            prop_assert_eq!(table.stats(), reference.stats());
         }
     }
 }

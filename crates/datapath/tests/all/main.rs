@@ -4,8 +4,8 @@
 mod fragments;
 mod life;
 mod monitors;
+mod normal_reference;
 mod normal_runs;
-mod normal_twin;
 mod shaped;
 mod steering;
 mod support;

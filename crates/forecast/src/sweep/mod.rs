@@ -4,7 +4,7 @@
 //! from a seed. Forecasts see what the shaper recorded in the first quarter of a run and are
 //! compared with the mean wait of the other three; the run goes on until the interval of that mean
 //! is under 3%. The beginning of each run also goes through the exact reference
-//! ([`qos::twin::shaper`]), and every wait must be equal.
+//! ([`qos::reference::shaper`]), and every wait must be equal.
 
 pub mod simulate;
 pub mod source;

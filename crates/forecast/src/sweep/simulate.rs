@@ -4,9 +4,9 @@ use super::Scenario;
 use super::source::Sending;
 use crate::seen::ratio_deviation;
 use crate::{Span, Z95};
+use qos::reference;
 use qos::shaper::watch::Seen;
 use qos::shaper::{Shaper, TICK_NS};
-use qos::twin;
 
 /// Length of runs.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct Effort {
     /// A run ends when half the interval of the measured mean is below this share of it.
     pub precision: f64,
     /// Packets that also go through the reference.
-    pub twin: usize,
+    pub reference: usize,
 }
 
 impl Effort {
@@ -27,7 +27,7 @@ impl Effort {
         first: 20_000,
         most: 400_000_000,
         precision: 0.03,
-        twin: 2_000,
+        reference: 2_000,
     };
 }
 
@@ -65,7 +65,7 @@ struct Simulation {
     waited: f64,
     sent: f64,
     steps: Vec<Step>,
-    twin: usize,
+    reference: usize,
 }
 
 impl Simulation {
@@ -83,7 +83,7 @@ impl Simulation {
     fn depart(&mut self, at_ns: u64) {
         self.now_ns = self.now_ns.max(at_ns);
         let gone = self.shaper.dequeue(self.now_ns);
-        if self.arrivals < self.twin as u64 {
+        if self.arrivals < self.reference as u64 {
             let waited_ns = gone.as_ref().map(|gone| gone.waited_ns);
             self.steps.push(Step::Leave {
                 at_ns: self.now_ns,
@@ -117,7 +117,7 @@ impl Simulation {
             .shaper
             .enqueue(0, packet.sender, packet.len, 0, self.now_ns)
             .is_ok();
-        if self.arrivals < self.twin as u64 {
+        if self.arrivals < self.reference as u64 {
             let (at_ns, len) = (self.now_ns, packet.len);
             self.steps.push(Step::Arrive { at_ns, len, taken });
         }
@@ -155,19 +155,19 @@ impl Simulation {
 
     /// Repeats the calls on the reference, whose results must be equal.
     fn check(&self, scenario: &Scenario) -> Result<(), String> {
-        let mut twin = twin::shaper::Shaper::new(&scenario.port(), 0);
+        let mut reference = reference::shaper::Shaper::new(&scenario.port(), 0);
         for (number, step) in self.steps.iter().enumerate() {
             let same = match *step {
                 Step::Arrive { at_ns, len, taken } => {
-                    twin.enqueue(0, number as u64, len, 0, at_ns).is_ok() == taken
+                    reference.enqueue(0, number as u64, len, 0, at_ns).is_ok() == taken
                 }
                 Step::Leave { at_ns, waited_ns } => {
-                    twin.dequeue(at_ns).map(|left| left.waited_ns) == waited_ns
+                    reference.dequeue(at_ns).map(|left| left.waited_ns) == waited_ns
                 }
             };
             if !same {
                 return Err(format!(
-                    "scenario {}: step {number}: the twin says otherwise",
+                    "scenario {}: step {number}: the reference says otherwise",
                     scenario.number
                 ));
             }
@@ -199,7 +199,7 @@ pub fn measure(scenario: &Scenario, effort: Effort) -> Result<Run, String> {
         waited: 0.0,
         sent: 0.0,
         steps: Vec::new(),
-        twin: effort.twin,
+        reference: effort.reference,
     };
     // The record at each length; the last but one is a quarter of the run.
     let mut looks: Vec<Seen> = Vec::new();

@@ -1,7 +1,7 @@
 //! Compares the parser with a reference that reads headers through their views, on valid, unusual
 //! and broken packets.
 
-use super::twin::twin;
+use super::reference;
 use super::*;
 use crate::build::Builder;
 use crate::frame::HeapFrame;
@@ -143,14 +143,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(4000)))]
 
     #[test]
-    fn parser_and_twin_agree(
+    fn parser_and_reference_agree(
         bytes in broken_packets(),
         in_port: u32,
         others: u64,
         limit in 1..=2u8,
     ) {
         let needed = WordSet(others | 1 << 19 | 1 << 21);
-        let (expected, expected_layers) = twin(&bytes, in_port, limit);
+        let (expected, expected_layers) = reference::parse(&bytes, in_port, limit);
         let mut key = FlowKey { words: [0x5555_5555_5555_5555; crate::key::WORDS] };
         let layers = general::extract(&bytes, bytes.len(), in_port, needed, &mut key, limit);
         let words = needed.union(WordSet::MINI_KEY);
@@ -175,7 +175,7 @@ proptest! {
         cuts.sort_unstable();
         let segments: Vec<&[u8]> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
         let mut frame = HeapFrame::with_segments(&segments);
-        let (expected, expected_layers) = twin(&bytes, 1, 1);
+        let (expected, expected_layers) = reference::parse(&bytes, 1, 1);
         let mut key = FlowKey::ZERO;
         let layers = parse_frame(&mut frame, 1, PACKET_WORDS, &mut key);
         prop_assert_eq!(chosen(&key, PACKET_WORDS), chosen(&expected, PACKET_WORDS));

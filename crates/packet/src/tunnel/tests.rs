@@ -1,13 +1,13 @@
-//! Compares headers with bytes written by hand ([`examples`]), with a slow reference ([`twin`]),
-//! and what comes out with what went in ([`round_trips`]); tests refusals and congestion one by one
-//! ([`refusals`]).
+//! Compares headers with bytes written by hand ([`examples`]), with slow, obvious code
+//! ([`reference`]), and what comes out with what went in ([`round_trips`]); tests refusals and
+//! congestion one by one ([`refusals`]).
 
 mod examples;
 mod geneve;
 mod inner;
+mod reference;
 mod refusals;
 mod round_trips;
-mod twin;
 
 use super::*;
 use crate::frame::{Frame, HeapFrame};

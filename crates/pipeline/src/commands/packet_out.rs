@@ -1,8 +1,8 @@
 //! Packet-outs: a packet with actions of its own.
 
+use crate::reference::story::NO_ETHERTYPE;
+use crate::reference::{self, Surroundings};
 use crate::state::criteria::INTERNAL;
-use crate::twin::story::NO_ETHERTYPE;
-use crate::twin::{self, Surroundings};
 use crate::{Clock, FlowModOutcome, Pipeline, check, compile};
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
@@ -83,13 +83,13 @@ impl Pipeline {
     ) -> FlowModOutcome {
         let mut key = match &program.metadata {
             Some(metadata) => **metadata,
-            None => twin::key_of(program.in_port),
+            None => reference::key_of(program.in_port),
         };
         // Workers give this Ethertype to frames without one; with zero, `trace` would give them
         // zero.
         key.set_u16(at::ETH_TYPE, NO_ETHERTYPE);
         let actions = Some(message.actions.as_slice());
-        let (told, story) = twin::trace(self, &key, &message.data, actions, surroundings);
+        let (told, story) = reference::trace(self, &key, &message.data, actions, surroundings);
         let mut learned = told.learned;
         // Tracked packets go on as those of new connections.
         let mut waiting = VecDeque::from(story.forks());
@@ -98,7 +98,7 @@ impl Pipeline {
                 break;
             };
             let state = conntrack::state::TRACKED | conntrack::state::NEW;
-            let (told, story) = twin::resume(self, &fork, state, pass, surroundings);
+            let (told, story) = reference::resume(self, &fork, state, pass, surroundings);
             learned.extend(told.learned);
             waiting.extend(story.forks());
         }

@@ -57,7 +57,7 @@ impl Meters {
             .clone()
     }
 
-    /// Returns a meter's configuration, by which the twin evaluates, and the meter in force.
+    /// Returns a meter's configuration, by which the reference evaluates, and the meter in force.
     pub fn get(&self, number: u32) -> Option<(&MeterConfig, &Arc<Meter>)> {
         self.known
             .get(&number)

@@ -9,7 +9,7 @@ use openflow::action::{Action, HashFields, Instruction, Multipath, MultipathAlgo
 use openflow::flow::FlowModCommand;
 use packet::build::Builder;
 use packet::{Field, Frame, HeapFrame, Match, Value};
-use pipeline::twin::{self, Effect};
+use pipeline::reference::{self, Effect};
 use program::exec::{CacheMode, Engine};
 use program::host::{Context, DropReason};
 use std::collections::HashMap;
@@ -397,7 +397,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
             .collect();
         let mut wanted = Vec::new();
         for bytes in &packets {
-            let outcome = twin::evaluate(&switch.pipeline, in_port, bytes);
+            let outcome = reference::evaluate(&switch.pipeline, in_port, bytes);
             for hit in &outcome.hits {
                 let name = (hit.table, hit.priority, hit.matching.clone());
                 let count = expected.get_mut(&name).unwrap();

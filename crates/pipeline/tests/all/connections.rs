@@ -8,7 +8,7 @@ use openflow::parse;
 use packet::key::at;
 use packet::parse::Layers;
 use packet::{FlowKey, HeapFrame, WordSet};
-use pipeline::twin::{self, Effect, Surroundings};
+use pipeline::reference::{self, Effect, Surroundings};
 use program::actions::ToController;
 use program::exec::Engine;
 use program::host::{Context, DropReason};
@@ -299,7 +299,7 @@ fn compare(rules: &Rules, packets: &[Packet]) -> Result<usize, TestCaseError> {
         let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
             track(&theirs, bytes, earlier, request, now)
         };
-        let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
+        let outcome = reference::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
         let mut notes = Notes {
             effects: Vec::new(),
             drops: Vec::new(),
@@ -370,7 +370,8 @@ fn compare_bursts(rules: &Rules, packets: &[Packet]) -> Result<(), TestCaseError
         let mut wanted = Vec::new();
         for packet in &burst {
             let bytes = packet.bytes();
-            let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
+            let outcome =
+                reference::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
             if outcome.cut_short {
                 return Ok(());
             }
@@ -498,7 +499,7 @@ fn a_failure_ends_the_tracked_copy_only() {
         let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
             track(&trackers[0], bytes, earlier, request, switch.now)
         };
-        let outcome = twin::evaluate_tracked(&switch.pipeline, REQUEST.in_port, &bytes, &by);
+        let outcome = reference::evaluate_tracked(&switch.pipeline, REQUEST.in_port, &bytes, &by);
         assert_eq!((outcome.cut_short, outcome.failed_copies), (false, 1));
         let mut notes = Notes {
             effects: Vec::new(),
@@ -540,7 +541,7 @@ fn a_traced_packet_goes_on_in_another_story() {
     key.set_u16(at::ETH_TYPE, 0x0800);
     let bytes = REQUEST.bytes();
     let surroundings = Surroundings::default();
-    let (outcome, story) = twin::trace(&switch.pipeline, &key, &bytes, None, surroundings);
+    let (outcome, story) = reference::trace(&switch.pipeline, &key, &bytes, None, surroundings);
     assert_eq!(ports(&outcome.effects), [2]);
     let forks = story.forks();
     assert_eq!(forks.len(), 1);
@@ -548,7 +549,8 @@ fn a_traced_packet_goes_on_in_another_story() {
         (state::TRACKED | state::ESTABLISHED, 3),
         (state::TRACKED | state::NEW, 4),
     ] {
-        let (outcome, story) = twin::resume(&switch.pipeline, &forks[0], state, 9, surroundings);
+        let (outcome, story) =
+            reference::resume(&switch.pipeline, &forks[0], state, 9, surroundings);
         assert_eq!(ports(&outcome.effects), [port]);
         assert_eq!(story.before.u32(at::RECIRC_ID), 9);
         assert_eq!(story.before.u32(at::CT_STATE), state);
@@ -574,7 +576,7 @@ fn ct_clear_forgets_only_what_rules_see() {
         track(&tracker, bytes, earlier, request, switch.now)
     };
     let bytes = REQUEST.bytes();
-    let outcome = twin::evaluate_tracked(&switch.pipeline, REQUEST.in_port, &bytes, &by);
+    let outcome = reference::evaluate_tracked(&switch.pipeline, REQUEST.in_port, &bytes, &by);
     assert_eq!(ports(&outcome.effects), [6, 3, 2]);
 }
 
@@ -623,7 +625,7 @@ fn replies_are_looked_up_by_the_first_packet() {
     };
     let sent = |packet: Packet| {
         let bytes = packet.bytes();
-        let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
+        let outcome = reference::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
         ports(&outcome.effects)
     };
     assert_eq!(sent(request), [2]);

@@ -15,7 +15,7 @@ use openflow::meter::{MeterCommand, MeterConfig, MeterMod};
 use openflow::port;
 use packet::{Field, FlowKey, HeapFrame, Match, Value, WordSet};
 use pipeline::Clock;
-use pipeline::twin::{self, Effect, Levels};
+use pipeline::reference::{self, Effect, Levels};
 use program::actions::{PacketInReason, ToController};
 use program::epoch::Guard;
 use program::exec::{CacheMode, Engine};
@@ -258,7 +258,7 @@ fn comparable(effects: &[Effect], valid: &[WordSet]) -> Vec<Effect> {
 }
 
 /// Describes the rules that a packet met.
-fn describe(case: &Case, outcome: &twin::Outcome) -> String {
+fn describe(case: &Case, outcome: &reference::Outcome) -> String {
     let rules = case.switch.pipeline.dump_all(case.switch.clock());
     let met = |stats: &openflow::flow::FlowStats| {
         outcome
@@ -302,10 +302,10 @@ fn compare_one(
     in_port: u32,
     bytes: &[u8],
     seed: u64,
-) -> twin::Outcome {
+) -> reference::Outcome {
     let mut levels = case.levels.borrow_mut();
     let outcome =
-        twin::evaluate_metered(&case.switch.pipeline, in_port, bytes, &is_live, &mut levels);
+        reference::evaluate_metered(&case.switch.pipeline, in_port, bytes, &is_live, &mut levels);
     let mut notes = Notes::default();
     let mut frames = vec![HeapFrame::new(bytes)];
     engine.burst(
@@ -618,7 +618,7 @@ fn packet_outs_do_what_their_actions_say() {
             assert_eq!(program.metadata.is_some(), named);
             assert_eq!(program.metadata.as_deref().copied().unwrap_or(key), key);
             let mut levels = case.levels.borrow_mut();
-            let expected = twin::evaluate_actions_metered(
+            let expected = reference::evaluate_actions_metered(
                 &case.switch.pipeline,
                 &key,
                 &bytes,
@@ -642,7 +642,7 @@ fn packet_outs_do_what_their_actions_say() {
                 ),
                 None => engine.run_ops(bridge, &guard, 2, frame, ops, now, &mut To(&mut notes)),
             }
-            let looks = |hit: &twin::Hit| {
+            let looks = |hit: &reference::Hit| {
                 let words = hit.matching.word_set().minus(packet::parse::PACKET_WORDS);
                 !words.intersect(key.nonzero()).is_empty()
             };
@@ -786,7 +786,7 @@ fn neighbour_frame(random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn neighbour_discovery_is_written_as_the_twin_says() {
+fn neighbour_discovery_is_written_as_the_reference_says() {
     let (mut written, mut accepted) = (HashMap::new(), 0);
     for seed in 1..=300 {
         let mut case = Case::new(seed);
@@ -999,8 +999,9 @@ fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
             let levels = Some(&mut *levels);
             let mut from = FlowKey::ZERO;
             from.set_u32(packet::key::at::IN_PORT, 2);
-            let told =
-                twin::evaluate_actions_metered(pipeline, &from, &bytes, &actions, &is_live, levels);
+            let told = reference::evaluate_actions_metered(
+                pipeline, &from, &bytes, &actions, &is_live, levels,
+            );
             outs.push((program.ops, bytes, told, epoch));
             epoch = domain.reserve_next().unwrap();
             case.switch.pipeline.change_in(Some(epoch));
@@ -1058,7 +1059,7 @@ fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
 }
 
 #[test]
-fn the_twin_finds_a_difference_when_there_is_one() {
+fn the_reference_finds_a_difference_when_there_is_one() {
     let mut switch = Switch::new();
     switch.mod13(common::add(Match::any(), 1)).unwrap();
     switch.publish();
@@ -1070,7 +1071,7 @@ fn the_twin_finds_a_difference_when_there_is_one() {
     let guard = reader.begin();
     let found = switch.bridge.lookup(0, &FlowKey::ZERO, &guard).unwrap();
     assert_eq!(found.spec.priority, 1);
-    let outcome = twin::evaluate(&switch.pipeline, 3, &[0; 60]);
+    let outcome = reference::evaluate(&switch.pipeline, 3, &[0; 60]);
     assert!(matches!(
         outcome.effects[..],
         [Effect::Output { port: 2, .. }]

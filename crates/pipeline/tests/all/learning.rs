@@ -19,8 +19,8 @@ use openflow::flow::{FlowMod, FlowStats};
 use openflow::message::{NO_BUFFER, PacketOut};
 use openflow::port;
 use packet::{Field, Match};
-use pipeline::twin::Surroundings;
-use pipeline::{FlowModOutcome, twin};
+use pipeline::reference::Surroundings;
+use pipeline::{FlowModOutcome, reference};
 use script::Step;
 use std::collections::HashMap;
 
@@ -194,7 +194,7 @@ impl Pair {
         let mut defined = true;
         for (port, bytes) in packets {
             let outcome = self.evaluate(*port, bytes);
-            let taught = |hit: &&twin::Hit| {
+            let taught = |hit: &&reference::Hit| {
                 let mut learned = learned.iter();
                 learned.any(|rule| rule.table == hit.table && rule.matching == hit.matching)
             };
@@ -226,7 +226,7 @@ impl Pair {
         }
         // Packets may leave in another order than they came in.
         for (_, bytes) in packets {
-            let of = |effects: &[twin::Effect]| {
+            let of = |effects: &[reference::Effect]| {
                 let own = effects
                     .iter()
                     .filter(|effect| common::learning::tail(effect) == bytes[bytes.len() - 2..]);
@@ -252,8 +252,8 @@ impl Pair {
     }
 
     /// Evaluates a packet and carries out what it has learned.
-    fn evaluate(&mut self, in_port: u32, bytes: &[u8]) -> twin::Outcome {
-        let outcome = twin::evaluate(&self.other.pipeline, in_port, bytes);
+    fn evaluate(&mut self, in_port: u32, bytes: &[u8]) -> reference::Outcome {
+        let outcome = reference::evaluate(&self.other.pipeline, in_port, bytes);
         for change in &outcome.learned {
             self.tally.taught += 1;
             let _ = self.other.send(change, Version::V1_0);
@@ -965,14 +965,14 @@ fn a_limit_counts_what_the_step_before_has_changed() {
         walker.switch.publish();
         other.publish();
         let packet = frame(&mut Random(5), [1, 2]);
-        let outcome = twin::evaluate(&other.pipeline, 1, &packet);
+        let outcome = reference::evaluate(&other.pipeline, 1, &packet);
         for change in &outcome.learned {
             other.send(change, Version::V1_0).unwrap();
         }
         let got = walker.walk(1, std::slice::from_ref(&packet));
         assert_eq!(got, common::learning::comparable(&outcome.effects));
         assert!(
-            matches!(got[..], [twin::Effect::Output { port, .. }] if port == u32::from(learns)),
+            matches!(got[..], [reference::Effect::Output { port, .. }] if port == u32::from(learns)),
             "limit {limit}: {got:?}"
         );
         assert_eq!(rules(&walker.switch), rules(&other), "limit {limit}");
@@ -1049,7 +1049,7 @@ fn the_last_result_counts_not_the_latest() {
         walker.switch.publish();
         walker.walk(1, &packets[..1]);
         let left = walker.walk(1, &packets[1..]);
-        let sent = |effect: &twin::Effect| matches!(effect, twin::Effect::Output { port: to, .. } if *to == port);
+        let sent = |effect: &reference::Effect| matches!(effect, reference::Effect::Output { port: to, .. } if *to == port);
         assert!(left.len() == 1 && sent(&left[0]), "{left:?}");
     }
 }

@@ -13,7 +13,7 @@ use openflow::meter::{
 };
 use openflow::port;
 use packet::{Field, HeapFrame, Match};
-use pipeline::twin::{self, Effect, Levels};
+use pipeline::reference::{self, Effect, Levels};
 use pipeline::{Clock, FlowModOutcome};
 use program::actions::ToController;
 use program::exec::Engine;
@@ -271,7 +271,7 @@ fn some_actions(random: &mut Random, depth: u32) -> Vec<Action> {
 /// Packet by packet as time passes: the same effects as in the reference, exact counts, and a named
 /// drop for each packet that a meter drops.
 #[test]
-fn what_passes_is_what_passes_in_the_twin() {
+fn what_passes_is_what_passes_in_the_reference() {
     let (mut passed, mut dropped, mut changed) = (0, 0, 0);
     for seed in 1..=150 {
         let mut random = Random((seed * 0x9e37_79b9) | 1);
@@ -331,7 +331,7 @@ fn what_passes_is_what_passes_in_the_twin() {
             levels.set_time(now_ns);
             let bytes = frame(&mut random, [1, index]);
             let wanted =
-                twin::evaluate_metered(&switch.pipeline, 7, &bytes, &|_| true, &mut levels);
+                reference::evaluate_metered(&switch.pipeline, 7, &bytes, &|_| true, &mut levels);
             let mut sink = Sink {
                 now_ns,
                 ..Sink::default()

@@ -16,7 +16,7 @@ use openflow::message::{ErrorKind, FlowModForm, Message};
 use openflow::meter::{Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod};
 use openflow::port;
 use packet::{Field, Match};
-use pipeline::twin::{self, Effect};
+use pipeline::reference::{self, Effect};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -29,7 +29,7 @@ const PORTS: u32 = 4;
 const MARKER_PORT: u32 = 5;
 
 /// A running Open vSwitch.
-struct Reference {
+struct OpenVSwitch {
     directory: PathBuf,
     control: UnixStream,
     openflow: UnixStream,
@@ -47,8 +47,8 @@ fn run(directory: &Path, program: &str, arguments: &[&str]) {
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
-impl Reference {
-    fn start() -> Reference {
+impl OpenVSwitch {
+    fn start() -> OpenVSwitch {
         let directory =
             std::env::temp_dir().join(format!("sluice-reference-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -125,7 +125,7 @@ impl Reference {
         control
             .set_read_timeout(Some(Duration::from_secs(30)))
             .unwrap();
-        Reference {
+        OpenVSwitch {
             directory,
             control,
             openflow,
@@ -270,7 +270,7 @@ impl Reference {
     }
 }
 
-impl Drop for Reference {
+impl Drop for OpenVSwitch {
     fn drop(&mut self) {
         for name in ["ovs.pid", "ovsdb.pid"] {
             if let Ok(pid) = std::fs::read_to_string(self.directory.join(name)) {
@@ -452,9 +452,9 @@ fn never_exceeded(number: u32) -> MeterMod {
 #[test]
 #[ignore = "starts a real ovs-vswitchd; needs root and Debian's openvswitch packages"]
 fn open_vswitch_does_the_same() {
-    let mut reference = Reference::start();
+    let mut ovs = OpenVSwitch::start();
     let first = number("SLUICE_SEED", 1);
-    (1..=4).for_each(|number| reference.tell(&Message::MeterMod(never_exceeded(number))));
+    (1..=4).for_each(|number| ovs.tell(&Message::MeterMod(never_exceeded(number))));
     let (mut packets, mut left, mut refused) = (0, 0, 0);
     for seed in first..first + number("SLUICE_CASES", 100) {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -498,7 +498,7 @@ fn open_vswitch_does_the_same() {
                 .meter_mod(&change, pipeline::Clock::from_ms(1))
                 .unwrap();
         }
-        let theirs = reference.send(&changes);
+        let theirs = ovs.send(&changes);
         for (change, theirs) in changes.iter().zip(theirs) {
             let ours = switch.mod13(change.clone()).err();
             refused += usize::from(ours.is_some());
@@ -507,7 +507,7 @@ fn open_vswitch_does_the_same() {
                 "seed {seed}: sluice answers left, Open vSwitch right, to {change:?}"
             );
         }
-        reference.command("revalidator/purge", &[]);
+        ovs.command("revalidator/purge", &[]);
         for index in 0..8 {
             let in_port = 1 + random.below(3) as u32;
             let bytes = frame(&mut random, [0xa5, index]);
@@ -520,12 +520,12 @@ fn open_vswitch_does_the_same() {
             if labels(&bytes) > if pops { 1 } else { 2 } {
                 continue;
             }
-            let outcome = twin::evaluate(&switch.pipeline, in_port, &bytes);
+            let outcome = reference::evaluate(&switch.pipeline, in_port, &bytes);
             let ours = expected(&outcome.effects);
             if ours.values().flatten().any(|frame| labels(frame) > 3) {
                 continue;
             }
-            let theirs = reference.inject(in_port, &bytes, &ours);
+            let theirs = ovs.inject(in_port, &bytes, &ours);
             if ours.values().flatten().any(|frame| has_three_tags(frame)) {
                 continue; // Open vSwitch keeps two and loses the innermost
             }

@@ -6,8 +6,8 @@ use openflow::error::Error;
 use openflow::flow::FlowModCommand;
 use openflow::tlv::{TlvCommand, TlvMapping, TlvTableMod};
 use packet::{Field, FlowKey, Match, Value};
-use pipeline::twin::story::What;
-use pipeline::twin::{self, Surroundings};
+use pipeline::reference::story::What;
+use pipeline::reference::{self, Surroundings};
 
 fn mapping(kind: u8, length: u8, field: u16) -> TlvMapping {
     TlvMapping {
@@ -107,8 +107,8 @@ fn long_options_lie_side_by_side() {
         let actions = [actions, &[output(openflow::port::CONTROLLER)]].concat();
         let live = |_| true;
         let told =
-            twin::evaluate_actions(&switch.pipeline, &FlowKey::ZERO, &frame, &actions, &live);
-        let [twin::Effect::Controller { key, .. }] = &told.effects[..] else {
+            reference::evaluate_actions(&switch.pipeline, &FlowKey::ZERO, &frame, &actions, &live);
+        let [reference::Effect::Controller { key, .. }] = &told.effects[..] else {
             panic!("{told:?}");
         };
         **key
@@ -316,11 +316,14 @@ fn packet_outs_write_as_much_of_an_option_as_the_map_says() {
             output(openflow::port::CONTROLLER),
         ];
         let frame = [0; 60];
-        let outcome =
-            twin::evaluate_actions(&switch.pipeline, &FlowKey::ZERO, &frame, &actions, &|_| {
-                true
-            });
-        let [twin::Effect::Controller { key, .. }] = &outcome.effects[..] else {
+        let outcome = reference::evaluate_actions(
+            &switch.pipeline,
+            &FlowKey::ZERO,
+            &frame,
+            &actions,
+            &|_| true,
+        );
+        let [reference::Effect::Controller { key, .. }] = &outcome.effects[..] else {
             panic!("{outcome:?}");
         };
         let mut named = Match::any();
@@ -332,7 +335,7 @@ fn packet_outs_write_as_much_of_an_option_as_the_map_says() {
             "{bytes} bytes"
         );
         // A trace shows what a rule would: a whole option without a mask.
-        let (traced, story) = twin::trace(
+        let (traced, story) = reference::trace(
             &switch.pipeline,
             &FlowKey::ZERO,
             &frame,

@@ -5,9 +5,9 @@ use crate::common::{Switch, add, apply, fields, output, with};
 use openflow::action::{Action, Instruction};
 use packet::key::at;
 use packet::{Field, FlowKey};
-use pipeline::twin;
-use pipeline::twin::Surroundings;
-use pipeline::twin::story::{Step, What};
+use pipeline::reference;
+use pipeline::reference::Surroundings;
+use pipeline::reference::story::{Step, What};
 use program::table::Miss;
 use std::collections::HashMap;
 
@@ -88,7 +88,7 @@ fn steps_lie_under_what_led_to_them() {
     let frame = frame(&mut Random(5), [0x08, 0x00]);
     let mut packet = frame.clone();
     packet[12..14].copy_from_slice(&[0x08, 0x00]);
-    let (outcome, story) = twin::trace(
+    let (outcome, story) = reference::trace(
         &switch.pipeline,
         &key(1),
         &packet,
@@ -101,7 +101,7 @@ fn steps_lie_under_what_led_to_them() {
          write_actions(output:3); action set is: output:3; goto_table:2 [miss 2]]]; resubmit(,7) [miss 7]; output:2 [effect]]; \
          set [output:3 [effect]]"
     );
-    assert_eq!(outcome, twin::evaluate(&switch.pipeline, 1, &packet));
+    assert_eq!(outcome, reference::evaluate(&switch.pipeline, 1, &packet));
 }
 
 /// Surroundings whose caller carries out what the packet learns.
@@ -137,10 +137,10 @@ fn what_was_not_looked_at_does_not_matter() {
             first.set_u32(at::IN_PORT, in_port);
             first.set_u16(at::ETH_TYPE, 1);
             let (outcome, story) =
-                twin::trace(&switch.pipeline, &first, &packet, None, carries_out());
+                reference::trace(&switch.pipeline, &first, &packet, None, carries_out());
             assert_eq!(
                 outcome,
-                twin::evaluate(&switch.pipeline, in_port, &packet),
+                reference::evaluate(&switch.pipeline, in_port, &packet),
                 "seed {seed}"
             );
             // Registers and metadata, on which no header depends.
@@ -148,7 +148,8 @@ fn what_was_not_looked_at_does_not_matter() {
             for word in at::METADATA / 8..at::TUN_ID / 8 {
                 other.words[word] |= random.next() & !story.looked_at.words[word];
             }
-            let (again, _) = twin::trace(&switch.pipeline, &other, &packet, None, carries_out());
+            let (again, _) =
+                reference::trace(&switch.pipeline, &other, &packet, None, carries_out());
             assert_eq!(outcome.hits, again.hits, "seed {seed}");
         }
     }
@@ -159,7 +160,7 @@ fn actions(text: &str) -> Vec<Action> {
 }
 
 /// Returns all effects of a story, with the packet's key when each left.
-fn effects(steps: &[Step]) -> Vec<(twin::Effect, FlowKey)> {
+fn effects(steps: &[Step]) -> Vec<(reference::Effect, FlowKey)> {
     let one = |step: &Step| match &step.what {
         What::Effect(effect) => vec![(**effect).clone()],
         _ => effects(&step.steps),
@@ -186,7 +187,7 @@ fn what_is_enqueued_leaves_with_its_queue() {
     });
     switch.mod10(rule).unwrap();
     let surroundings = Surroundings::default();
-    let (_, story) = twin::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
+    let (_, story) = reference::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
     let queues = effects(&story.steps);
     let queues: Vec<u32> = queues
         .iter()
@@ -221,9 +222,10 @@ fn first_fragments_match_with_ports_of_zero_where_they_are_hidden() {
             ..Surroundings::default()
         };
         let frame = fragment(place);
-        let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &frame, None, surroundings);
+        let (outcome, story) =
+            reference::trace(&switch.pipeline, &key(1), &frame, None, surroundings);
         let sent =
-            matches!(outcome.effects[..], [twin::Effect::Output { port, .. }] if port == out);
+            matches!(outcome.effects[..], [reference::Effect::Output { port, .. }] if port == out);
         assert!(sent, "{place:#x} {hides}: {:?}", outcome.effects);
         assert_eq!(story.before, story.after, "what is hidden is not changed");
     }
@@ -261,7 +263,8 @@ fn learned_rules_are_told_where_somebody_makes_them() {
             learns,
             ..Surroundings::default()
         };
-        let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &frame, None, surroundings);
+        let (outcome, story) =
+            reference::trace(&switch.pipeline, &key(1), &frame, None, surroundings);
         let told = sketch(&story.steps);
         assert!(told.ends_with(&format!(" [{wanted}]]")), "{told}");
         for change in outcome.learned.iter().filter(|_| learns) {
@@ -284,7 +287,7 @@ fn what_is_only_told_stops_at_a_pause_and_teaches_nothing() {
     for (surroundings, result, effects) in [(Surroundings::default(), 0, 0), (carries_out(), 2, 1)]
     {
         let (outcome, story) =
-            twin::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
+            reference::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
         let told = sketch(&story.steps);
         assert!(
             told.contains("pop:NXM_NX_REG1[] [stack underflow]"),
@@ -318,7 +321,8 @@ fn a_tag_that_is_not_there_has_bits_in_flows_only() {
     let mut bare = key(1);
     bare.set_u16(at::VLAN_TCI, 5);
     let surroundings = Surroundings::default();
-    let (outcome, story) = twin::trace(&switch.pipeline, &bare, &fragment(0), None, surroundings);
+    let (outcome, story) =
+        reference::trace(&switch.pipeline, &bare, &fragment(0), None, surroundings);
     assert_eq!(outcome.effects.len(), 2);
     assert_eq!(story.before.u16(at::VLAN_TCI), 5);
     assert_eq!(story.after.u16(at::VLAN_TCI), 0x1007);
@@ -333,7 +337,8 @@ fn a_full_stack_is_told_by_its_name() {
     });
     switch.mod10(rule).unwrap();
     let surroundings = Surroundings::default();
-    let (outcome, story) = twin::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
+    let (outcome, story) =
+        reference::trace(&switch.pipeline, &key(1), &fragment(0), None, surroundings);
     assert!(outcome.cut_short);
     let told = sketch(&story.steps);
     assert!(

@@ -12,7 +12,7 @@ use packet::build::Builder;
 use packet::key::at;
 use packet::tunnel::{Addresses, OPTION_WORDS, TunnelInfo, TunnelWords};
 use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
-use pipeline::twin::{self, Effect};
+use pipeline::reference::{self, Effect};
 use program::actions::{PortNo, ToController};
 use program::exec::{CacheMode, Engine};
 use program::host::Context;
@@ -295,7 +295,8 @@ fn run(seed: u64) -> [usize; 4] {
             words.fill(&mut key, WORDS);
             key.set_u32(at::IN_PORT, *port);
             let to_table = [output(openflow::port::TABLE)];
-            let told = twin::evaluate_actions(&switch.pipeline, &key, bytes, &to_table, &|_| true);
+            let told =
+                reference::evaluate_actions(&switch.pipeline, &key, bytes, &to_table, &|_| true);
             for hit in &told.hits {
                 let matching = switch.pipeline.with_names(&hit.matching);
                 let name = (hit.table, hit.priority, matching);

@@ -162,7 +162,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     prop::collection::vec(change, 50..300)
 }
 
-struct Twin {
+struct Entry {
     rule: RuleRef,
     matching: Match,
     priority: u32,
@@ -174,7 +174,7 @@ struct Twin {
 struct Table {
     program: Arc<Program>,
     writer: BridgeWriter,
-    twins: Vec<Twin>,
+    reference: Vec<Entry>,
 }
 
 impl Table {
@@ -183,21 +183,21 @@ impl Table {
         Table {
             writer: BridgeWriter::new(Bridge::new(Arc::clone(&program))),
             program,
-            twins: Vec::new(),
+            reference: Vec::new(),
         }
     }
 
     fn insert(&mut self, matching: Match, priority: u32) {
-        let same = |twin: &Twin| {
-            twin.removed == Epoch::MAX && twin.matching == matching && twin.priority == priority
+        let same = |entry: &Entry| {
+            entry.removed == Epoch::MAX && entry.matching == matching && entry.priority == priority
         };
         // One rule of a match and precedence at a time: pipelines replace, they do not stack.
-        if let Some(index) = self.twins.iter().position(same) {
+        if let Some(index) = self.reference.iter().position(same) {
             self.remove(index);
         }
-        let cookie = self.twins.len() as u64;
+        let cookie = self.reference.len() as u64;
         let spec = spec(&self.program, matching.clone(), priority, cookie);
-        self.twins.push(Twin {
+        self.reference.push(Entry {
             rule: self.writer.insert(0, spec),
             matching,
             priority,
@@ -208,14 +208,15 @@ impl Table {
     }
 
     fn remove(&mut self, index: usize) {
-        let twin = &mut self.twins[index];
-        twin.removed = self.program.domain.next();
-        self.writer.remove(0, twin.rule);
+        let entry = &mut self.reference[index];
+        entry.removed = self.program.domain.next();
+        self.writer.remove(0, entry.rule);
     }
 
     /// Returns one of those that have not been removed.
     fn alive(&self, number: usize) -> Option<usize> {
-        let alive = (0..self.twins.len()).filter(|index| self.twins[*index].removed == Epoch::MAX);
+        let alive =
+            (0..self.reference.len()).filter(|index| self.reference[*index].removed == Epoch::MAX);
         let alive: Vec<usize> = alive.collect();
         (!alive.is_empty()).then(|| alive[number % alive.len()])
     }
@@ -231,18 +232,18 @@ impl Table {
         let bridge = self.writer.bridge();
         bridge.lookup_burst(0, keys.len(), |index| &keys[index], guard, &mut out);
         for (key, found) in keys.iter().zip(out) {
-            let holds = |twin: &&Twin| twin.added <= epoch && epoch < twin.removed;
-            let best = (self.twins.iter())
-                .filter(|twin| holds(twin) && twin.matching.matches(key))
-                .map(|twin| twin.priority)
+            let holds = |entry: &&Entry| entry.added <= epoch && epoch < entry.removed;
+            let best = (self.reference.iter())
+                .filter(|entry| holds(entry) && entry.matching.matches(key))
+                .map(|entry| entry.priority)
                 .max();
             prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
             if let Some(rule) = found {
-                let twin = &self.twins[rule.spec.cookie as usize];
+                let entry = &self.reference[rule.spec.cookie as usize];
                 prop_assert!(
-                    holds(&twin) && twin.matching.matches(key),
+                    holds(&entry) && entry.matching.matches(key),
                     "{}",
-                    twin.cookie
+                    entry.cookie
                 );
             }
         }
@@ -280,14 +281,14 @@ fn run(kind: Kind, order: Order, changes: Vec<Change>) -> Result<(), TestCaseErr
             Change::Insert(length, number) => add(&mut table, length, number),
             Change::Fill(number) => {
                 for index in 0..80_u32 {
-                    let before = table.twins.len();
+                    let before = table.reference.len();
                     add(&mut table, 24, number.wrapping_add(index) % 3000);
                     filled.push(before);
                 }
             }
             Change::Empty => {
                 for index in filled.drain(..) {
-                    if table.twins[index].removed == Epoch::MAX {
+                    if table.reference[index].removed == Epoch::MAX {
                         table.remove(index);
                     }
                 }
@@ -302,8 +303,8 @@ fn run(kind: Kind, order: Order, changes: Vec<Change>) -> Result<(), TestCaseErr
             Change::Replace(number) => {
                 if let Some(index) = table.alive(number) {
                     let (matching, priority) = (
-                        table.twins[index].matching.clone(),
-                        table.twins[index].priority,
+                        table.reference[index].matching.clone(),
+                        table.reference[index].priority,
                     );
                     table.insert(matching, priority);
                 }
@@ -410,7 +411,7 @@ fn a_router_s_table_has_a_trie_from_early_on_and_gives_it_up_when_it_is_small() 
         assert!(effort.lines <= 10, "{effort:?}");
     }
     reader.offline();
-    for index in 20..table.twins.len() {
+    for index in 20..table.reference.len() {
         table.remove(index);
     }
     table.publish();
@@ -448,7 +449,7 @@ fn memory_of_what_has_gone_is_used_again() {
     routes(&mut table, 5000);
     let mut most = 0;
     for round in 0..40_u32 {
-        let from = table.twins.len();
+        let from = table.reference.len();
         for number in 0..2000_u32 {
             let mut matching = Match::any();
             matching.set_exact(Field::EthType, 0x0800);
@@ -457,8 +458,8 @@ fn memory_of_what_has_gone_is_used_again() {
             table.insert(matching, 200);
         }
         table.publish();
-        for index in from..table.twins.len() {
-            if table.twins[index].removed == Epoch::MAX {
+        for index in from..table.reference.len() {
+            if table.reference[index].removed == Epoch::MAX {
                 table.remove(index);
             }
         }
@@ -496,7 +497,7 @@ fn a_trie_outlives_most_of_its_prefixes() {
     }
     table.publish();
     assert_eq!(table.writer.describe(0).template, Template::LongestPrefix);
-    for index in 600..table.twins.len() {
+    for index in 600..table.reference.len() {
         table.remove(index);
     }
     for _ in 0..2 {

@@ -57,7 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..250)
 }
 
-struct Twin {
+struct Entry {
     rule: RuleRef,
     matching: Match,
     priority: u32,
@@ -74,7 +74,7 @@ proptest! {
         let bridge = Bridge::new(Arc::clone(&program));
         let mut writer = BridgeWriter::new(Arc::clone(&bridge));
         let mut reader = program.domain.reader().unwrap();
-        let mut twins: Vec<Twin> = Vec::new();
+        let mut reference: Vec<Entry> = Vec::new();
         for (cookie, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Insert { mask, value, priority } => {
@@ -83,19 +83,19 @@ proptest! {
                     matching.set_word(9, value >> 3, MASKS[mask].1);
                     // One rule of a match and priority at a time: pipelines replace, they do not
                     // stack.
-                    for twin in twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX && twin.matching == matching && twin.priority == priority) {
-                        twin.removed = program.domain.next();
-                        writer.remove(3, twin.rule);
+                    for entry in reference.iter_mut().filter(|entry| entry.removed == Epoch::MAX && entry.matching == matching && entry.priority == priority) {
+                        entry.removed = program.domain.next();
+                        writer.remove(3, entry.rule);
                     }
                     let rule = writer.insert(3, spec(&program, matching.clone(), priority, cookie as u64));
-                    twins.push(Twin { rule, matching, priority, cookie: cookie as u64, added: program.domain.next(), removed: Epoch::MAX });
+                    reference.push(Entry { rule, matching, priority, cookie: cookie as u64, added: program.domain.next(), removed: Epoch::MAX });
                 }
                 Step::Remove(index) => {
-                    let alive: Vec<_> = twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX).collect();
+                    let alive: Vec<_> = reference.iter_mut().filter(|entry| entry.removed == Epoch::MAX).collect();
                     let count = alive.len();
-                    if let Some(twin) = alive.into_iter().nth(index % count.max(1)) {
-                        twin.removed = program.domain.next();
-                        writer.remove(3, twin.rule);
+                    if let Some(entry) = alive.into_iter().nth(index % count.max(1)) {
+                        entry.removed = program.domain.next();
+                        writer.remove(3, entry.rule);
                     }
                 }
                 Step::Publish => {
@@ -122,13 +122,13 @@ proptest! {
                     let mut found = [None; LOOKUP_MAX];
                     bridge.lookup_burst(3, keys.len(), |index| &keys[index], &guard, &mut found);
                     for (key, found) in keys.iter().zip(found) {
-                        let best = twins.iter()
-                            .filter(|twin| twin.added <= epoch && epoch < twin.removed && twin.matching.matches(key))
-                            .map(|twin| twin.priority).max();
+                        let best = reference.iter()
+                            .filter(|entry| entry.added <= epoch && epoch < entry.removed && entry.matching.matches(key))
+                            .map(|entry| entry.priority).max();
                         prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
                         if let Some(rule) = found {
-                            let twin = twins.iter().find(|twin| twin.cookie == rule.spec.cookie).unwrap();
-                            prop_assert!(twin.matching.matches(key) && twin.added <= epoch && epoch < twin.removed);
+                            let entry = reference.iter().find(|entry| entry.cookie == rule.spec.cookie).unwrap();
+                            prop_assert!(entry.matching.matches(key) && entry.added <= epoch && epoch < entry.removed);
                         }
                     }
                 }
@@ -452,18 +452,18 @@ proptest! {
         let mut reader = program.domain.reader().unwrap();
         let mut held = program.domain.reader().unwrap();
         let mut guard = held.begin();
-        let mut twins: Vec<Twin> = Vec::new();
-        let end = |writer: &mut BridgeWriter, twin: &mut Twin| {
-            twin.removed = program.domain.next();
-            writer.remove(0, twin.rule);
+        let mut reference: Vec<Entry> = Vec::new();
+        let end = |writer: &mut BridgeWriter, entry: &mut Entry| {
+            entry.removed = program.domain.next();
+            writer.remove(0, entry.rule);
         };
         let begin = |writer: &mut BridgeWriter, matching: Match, priority: u32, cookie: u64| {
             let rule = writer.insert(0, spec(&program, matching.clone(), priority, cookie));
-            Twin { rule, matching, priority, cookie, added: program.domain.next(), removed: Epoch::MAX }
+            Entry { rule, matching, priority, cookie, added: program.domain.next(), removed: Epoch::MAX }
         };
         for (cookie, change) in changes.into_iter().enumerate() {
             let cookie = cookie as u64;
-            let alive: Vec<usize> = (0..twins.len()).filter(|index| twins[*index].removed == Epoch::MAX).collect();
+            let alive: Vec<usize> = (0..reference.len()).filter(|index| reference[*index].removed == Epoch::MAX).collect();
             let pick = |number: usize| (!alive.is_empty()).then(|| alive[number % alive.len()]);
             match change {
                 Change::Insert(shape, number, priority) => {
@@ -473,18 +473,18 @@ proptest! {
                     if common == 1 || common == 2 && number % 50 != 0 {
                         matching.set_exact(Field::EthType, 0x0800);
                     }
-                    for twin in twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX && twin.matching == matching && twin.priority == priority) {
-                        end(&mut writer, twin);
+                    for entry in reference.iter_mut().filter(|entry| entry.removed == Epoch::MAX && entry.matching == matching && entry.priority == priority) {
+                        end(&mut writer, entry);
                     }
-                    twins.push(begin(&mut writer, matching, priority, cookie));
+                    reference.push(begin(&mut writer, matching, priority, cookie));
                 }
                 Change::Replace(number) => if let Some(index) = pick(number) {
-                    end(&mut writer, &mut twins[index]);
-                    let (matching, priority) = (twins[index].matching.clone(), twins[index].priority);
-                    twins.push(begin(&mut writer, matching, priority, cookie));
+                    end(&mut writer, &mut reference[index]);
+                    let (matching, priority) = (reference[index].matching.clone(), reference[index].priority);
+                    reference.push(begin(&mut writer, matching, priority, cookie));
                 },
                 Change::Remove(number) => if let Some(index) = pick(number) {
-                    end(&mut writer, &mut twins[index]);
+                    end(&mut writer, &mut reference[index]);
                 },
                 Change::Publish => {
                     writer.commit();
@@ -505,12 +505,12 @@ proptest! {
                     let mut keys = Vec::new();
                     for index in 0..24 {
                         let mut key = FlowKey::ZERO;
-                        if !twins.is_empty() {
-                            let twin = &twins[(number + index * 7) % twins.len()];
+                        if !reference.is_empty() {
+                            let entry = &reference[(number + index * 7) % reference.len()];
                             for word in 1..3 {
                                 key.words[word] = noise.rotate_left(index as u32 * 5 + word as u32) & 0xff0f_1133_ff0f_1133_u64.to_be();
                             }
-                            for word in twin.matching.words() {
+                            for word in entry.matching.words() {
                                 let bits = &mut key.words[usize::from(word.word)];
                                 *bits = *bits & !word.mask | word.value;
                             }
@@ -526,13 +526,13 @@ proptest! {
                         let mut out = vec![None; keys.len()];
                         bridge.lookup_burst(0, keys.len(), |index| &keys[index], guard, &mut out);
                         for (key, found) in keys.iter().zip(out) {
-                            let best = twins.iter()
-                                .filter(|twin| twin.added <= epoch && epoch < twin.removed && twin.matching.matches(key))
-                                .map(|twin| twin.priority).max();
+                            let best = reference.iter()
+                                .filter(|entry| entry.added <= epoch && epoch < entry.removed && entry.matching.matches(key))
+                                .map(|entry| entry.priority).max();
                             prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
                             if let Some(rule) = found {
-                                let twin = twins.iter().find(|twin| twin.cookie == rule.spec.cookie).unwrap();
-                                prop_assert!(twin.matching.matches(key) && twin.added <= epoch && epoch < twin.removed);
+                                let entry = reference.iter().find(|entry| entry.cookie == rule.spec.cookie).unwrap();
+                                prop_assert!(entry.matching.matches(key) && entry.added <= epoch && epoch < entry.removed);
                             }
                         }
                     }

@@ -4,4 +4,4 @@
 mod meter;
 mod policer;
 mod shaper;
-mod shaper_twin;
+mod shaper_reference;

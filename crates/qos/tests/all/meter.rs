@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use qos::bucket::{Bucket, Rate};
 use qos::meter::{BandKind, BandSpec, Count, Meter, Unit, Verdict};
-use qos::twin;
+use qos::reference;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_packet_meets_the_same_fate_as_in_the_twin(
+    fn every_packet_meets_the_same_fate_as_in_the_reference(
         packets in any::<bool>(),
         bands in prop::collection::vec(band(), 0..5),
         start in prop_oneof![Just(0_u64), 0..1_u64 << 50],
@@ -48,7 +48,7 @@ proptest! {
     ) {
         let unit = if packets { Unit::Packets } else { Unit::Kilobits };
         let meter = Meter::new(unit, &bands, start);
-        let mut slow = twin::Meter::new(unit, &bands, start);
+        let mut slow = reference::Meter::new(unit, &bands, start);
         let mut acted = vec![Count::default(); bands.len()];
         let mut met = Count::default();
         let mut now = start;

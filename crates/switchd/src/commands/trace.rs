@@ -3,9 +3,9 @@
 //! vSwitch's does: rules of `learn`, addresses that `NORMAL` sees, timeouts that `fin_timeout`
 //! shortens.
 //!
-//! [`request`] reads the arguments; [`walk`] follows the packet from bridge to bridge: the twin
-//! (`pipeline::twin`) tells what the rules of one bridge do, the datapath what `NORMAL`, floods and
-//! mirrors would do; [`passes`] has what goes on behind `ct`; [`actions`] writes the outputs as
+//! [`request`] reads the arguments; [`walk`] follows the packet from bridge to bridge:
+//! `pipeline::reference` tells what the rules of one bridge do, the datapath what `NORMAL`, floods
+//! and mirrors would do; [`passes`] has what goes on behind `ct`; [`actions`] writes the outputs as
 //! Open vSwitch's datapath actions; [`mod@print`] lays it all out.
 //!
 //! Datapath flows are not cached here, so there is no megaflow. The line that Open vSwitch labels

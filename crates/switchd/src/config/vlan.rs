@@ -173,18 +173,18 @@ mod tests {
     proptest! {
         #[test]
         fn a_set_behaves_like_a_set(steps in prop::collection::vec((0u16..4096, any::<bool>()), 0..50)) {
-            let mut twin = BTreeSet::new();
+            let mut reference = BTreeSet::new();
             let mut set = VlanSet::empty();
             for (vlan, put) in steps {
                 if put {
-                    twin.insert(vlan);
+                    reference.insert(vlan);
                     set.insert(vlan);
                 } else {
-                    twin.remove(&vlan);
+                    reference.remove(&vlan);
                     set.remove(vlan);
                 }
             }
-            prop_assert_eq!(set.iter().collect::<Vec<_>>(), twin.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(set.iter().collect::<Vec<_>>(), reference.into_iter().collect::<Vec<_>>());
         }
     }
 

@@ -13,7 +13,7 @@
 //! with it the whole bundle: other packets never see a part of it. Only the packet-out's walk uses
 //! its own epoch, which is pinned until then ([`program::epoch::Domain::pin`]). Rules that it asks
 //! for (`learn`) are added at its place, too, since messages behind it may affect them: the
-//! pipeline's twin says which rules these are.
+//! pipeline's reference says which rules these are.
 
 use super::bridge::Bridge;
 use super::continuation::ETHERNET;
@@ -25,7 +25,7 @@ use openflow::group::GroupCommand;
 use openflow::message::{Fragments, PacketOut};
 use openflow::port::PortMod;
 use openflow::{Error, Message, Version};
-use pipeline::twin::Surroundings;
+use pipeline::reference::Surroundings;
 use pipeline::{Begun, FlowModOutcome};
 use program::epoch::{Epoch, Pinned};
 use std::sync::Arc;

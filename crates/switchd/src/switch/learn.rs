@@ -5,7 +5,7 @@
 use super::{Bridge, Switch};
 use datapath::learn_requests::{RequestKind, WorkerRequest};
 use openflow::Version;
-use pipeline::twin;
+use pipeline::reference;
 use program::actions::learn::{Answer, Ended, Request, Verdict};
 
 impl Switch {
@@ -88,7 +88,7 @@ impl Switch {
 impl Bridge {
     /// Carries out what a traced packet teaches (`ofproto/trace -generate`): the rules that it asks
     /// for, and the timeouts that it shortens. Waits while rules are being changed in slices.
-    pub fn learn_from_trace(&self, traced: &twin::Outcome) {
+    pub fn learn_from_trace(&self, traced: &reference::Outcome) {
         if traced.learned.is_empty() && traced.ended.is_empty() {
             return;
         }

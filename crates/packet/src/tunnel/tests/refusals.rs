@@ -1,6 +1,6 @@
 //! What is refused, and what unusual packets are not.
 
-use super::twin::checksum;
+use super::reference::checksum;
 use super::*;
 use crate::frame::{Gso, Offload};
 

@@ -1,7 +1,7 @@
 //! What goes in comes out unchanged, for any packets, headers and segments; and no received bytes,
 //! however broken, come out longer than they were.
 
-use super::twin::{self, checksum};
+use super::reference::{self, checksum};
 use super::*;
 use crate::build::Builder;
 use crate::checksum::finish_partial;
@@ -368,7 +368,7 @@ proptest! {
         Header::new(&case.spec).unwrap().push(&mut sent, &case.packet()).unwrap();
 
         let outer = finished(&sent);
-        prop_assert_eq!(&outer, &twin::outer(&case.spec, &case.packet(), &inner));
+        prop_assert_eq!(&outer, &reference::outer(&case.spec, &case.packet(), &inner));
         prop_assert!(is_right(&case, &outer));
         if sent.offload().partial_checksum {
             let by = sent.len() - case.inner.len();
@@ -427,7 +427,7 @@ proptest! {
         length in proptest::option::of(any::<usize>()),
         offload in offloads(),
     ) {
-        let mut bytes = twin::outer(&case.spec, &case.packet(), &case.inner);
+        let mut bytes = reference::outer(&case.spec, &case.packet(), &case.inner);
         let headers = bytes.len() - case.inner.len() + 2;
         for (place, byte) in changes {
             let place = place % headers;

@@ -1,7 +1,7 @@
 //! Converts what a walk does to the reference's effects, for hosts that compare the two.
 
 use packet::{FlowKey, Frame, HeapFrame};
-use pipeline::twin::{Effect, Sent};
+use pipeline::reference::{Effect, Sent};
 use program::actions::ToController;
 use program::host::Context;
 

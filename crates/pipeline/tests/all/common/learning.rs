@@ -6,7 +6,7 @@ use super::outside::{Outside, To};
 use super::{Switch, effects};
 use openflow::action::{Action, Learn, LearnSource, LearnSpec, LearnTarget, Subfield};
 use packet::{Field, FlowKey, Frame, HeapFrame, WordSet};
-use pipeline::twin::Effect;
+use pipeline::reference::Effect;
 use program::actions::learn::{Answer, Ended, Request};
 use program::actions::{PacketInReason, ToController};
 use program::epoch::Reader;

@@ -4,7 +4,7 @@
 use openflow::action::{Action, Instruction, LearnTarget};
 use openflow::flow::{FlowMod, FlowModCommand};
 use openflow::format;
-use pipeline::twin::Effect;
+use pipeline::reference::Effect;
 
 /// Something that both switches get.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use openflow::conntrack::Nat;
 use openflow::format;
 use packet::FlowKey;
 use packet::key::at;
-use pipeline::twin::story::{Fork, TrackedCopy};
+use pipeline::reference::story::{Fork, TrackedCopy};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -12,7 +12,7 @@ use packet::tunnel::{
     outer_tos, outer_ttl, strip_ethernet,
 };
 use packet::{FlowKey, Frame, HeapFrame};
-use pipeline::twin::Sent;
+use pipeline::reference::Sent;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use underlay::{Hop, Mac, Unresolved};

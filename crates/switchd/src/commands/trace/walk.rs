@@ -16,8 +16,8 @@ use openflow::message::Fragments;
 use openflow::port::{self, PortNo};
 use packet::FlowKey;
 use packet::key::at;
-use pipeline::twin::story::{MAX_STEPS, Step, TrackedCopy, What};
-use pipeline::twin::{self, Effect, Sent, Surroundings};
+use pipeline::reference::story::{MAX_STEPS, Step, TrackedCopy, What};
+use pipeline::reference::{self, Effect, Sent, Surroundings};
 use program::actions::PacketInReason;
 use std::rc::Rc;
 
@@ -111,7 +111,7 @@ impl<'s> Walk<'s> {
                 live: &live,
                 ..surroundings
             };
-            twin::resume(&pipeline, &pass.fork, pass.state, pass.number, surroundings)
+            reference::resume(&pipeline, &pass.fork, pass.state, pass.number, surroundings)
         };
         self.actions = Actions::new(Headers::of(&story.frame, &story.before));
         (self.looked_at, self.failure) = (FlowKey::ZERO, None);
@@ -145,7 +145,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    fn told(&mut self, node: Node, story: twin::story::Story) -> Told {
+    fn told(&mut self, node: Node, story: reference::story::Story) -> Told {
         let request = self.request;
         Told {
             before: *story.before,
@@ -166,7 +166,7 @@ impl<'s> Walk<'s> {
         key: &FlowKey,
         frame: &[u8],
         actions: Option<&[Action]>,
-    ) -> (Node, twin::story::Story) {
+    ) -> (Node, reference::story::Story) {
         let mut here = Here {
             bridge,
             in_port: key.u32(at::IN_PORT),
@@ -180,7 +180,7 @@ impl<'s> Walk<'s> {
             ..self.surroundings(bridge)
         };
         let (outcome, mut story) =
-            twin::trace(&bridge.pipeline.borrow(), key, frame, actions, surroundings);
+            reference::trace(&bridge.pipeline.borrow(), key, frame, actions, surroundings);
         if bridge.fragments.get() == Fragments::Drop && story.before.u8(at::IP_FRAG) != 0 {
             node.below.push(fragment_dropped());
             return (node, story);
@@ -220,8 +220,8 @@ impl<'s> Walk<'s> {
     /// come to, where in-band control wants that and it has not been sent there.
     fn reply(
         &mut self,
-        outcome: &twin::Outcome,
-        story: &twin::story::Story,
+        outcome: &reference::Outcome,
+        story: &reference::story::Story,
         here: &mut Here<'_>,
         out: &mut Vec<Node>,
     ) {
@@ -248,8 +248,8 @@ impl<'s> Walk<'s> {
     /// Adds the lines of a story.
     fn tell(
         &mut self,
-        outcome: &twin::Outcome,
-        story: &twin::story::Story,
+        outcome: &reference::Outcome,
+        story: &reference::story::Story,
         here: &mut Here<'_>,
         out: &mut Vec<Node>,
     ) {
@@ -357,7 +357,7 @@ impl<'s> Walk<'s> {
             }
             What::Copy(_) => self.steps(&step.steps, here, out),
             What::Bucket(text) => {
-                // The twin ends its text so for readers who do not see the line above.
+                // The reference ends its text so for readers who do not see the line above.
                 let text = text.trim_end_matches(": using bucket").to_owned();
                 self.section(Kind::Bucket, text, step, here, out);
             }
@@ -743,7 +743,7 @@ fn reserved_for_mirroring(here: &Here<'_>) -> String {
 
 /// Cuts a story off at its first rule, without that rule's actions: the packet came in by a
 /// mirror's output port.
-fn drop_before_rules(story: &mut twin::story::Story, here: &Here<'_>) {
+fn drop_before_rules(story: &mut reference::story::Story, here: &Here<'_>) {
     story.steps.truncate(1);
     if let Some(first) = story.steps.first_mut() {
         first.steps = vec![Step {

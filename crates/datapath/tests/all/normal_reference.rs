@@ -63,12 +63,12 @@ fn frames() -> impl Strategy<Value = Vec<Sent>> {
 }
 
 /// The reference: what each port gets, as tag control information.
-struct Twin {
+struct Reference {
     ports: Vec<Port>,
     learned: HashMap<(u8, u16), usize>,
 }
 
-impl Twin {
+impl Reference {
     fn native(&self, port: usize) -> Option<u16> {
         match self.ports[port].mode {
             VlanMode::NativeTagged(vid) | VlanMode::NativeUntagged(vid) => Some(vid),
@@ -148,7 +148,7 @@ fn untag(mut bytes: Vec<u8>) -> (Option<u16>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn the_learning_switch_does_as_its_twin(ports in prop::collection::vec(port(), 5), frames in frames()) {
+    fn the_learning_switch_does_as_its_reference(ports in prop::collection::vec(port(), 5), frames in frames()) {
         let mut switch = Switch::new(1);
         let bridge = switch.learning_bridge("br0");
         let mut wires = Vec::new();
@@ -160,7 +160,7 @@ proptest! {
             switch.port_with(bridge, index as u32 + 1, &wire, PortSettings { vlan, flags, ..Default::default() });
             wires.push(wire);
         }
-        let mut twin = Twin { ports, learned: HashMap::new() };
+        let mut reference = Reference { ports, learned: HashMap::new() };
         for (number, sent) in frames.iter().enumerate() {
             let plain = bytes(address(sent.dst), address(sent.src), None, number as u64);
             let mut whole = plain.clone();
@@ -170,7 +170,7 @@ proptest! {
             let before = switch.dropped_in_all();
             let counts: u64 = wires.iter().map(|wire| wire.sent()).sum();
             wires[sent.port].put(packet::HeapFrame::new(&whole));
-            let wanted = twin.forward(sent);
+            let wanted = reference.forward(sent);
             // The frame is finished when its copies have left, or it has been dropped for a reason.
             wait_until("the frame's end", || {
                 let copies = wires.iter().map(|wire| wire.sent()).sum::<u64>() - counts;

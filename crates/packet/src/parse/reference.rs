@@ -9,14 +9,14 @@ use crate::wire::{
 
 /// Returns all packet words and the layers of a frame that is contiguous and has at most
 /// [`super::HEADERS_LIMIT`] bytes.
-pub fn twin(bytes: &[u8], in_port: u32, vlan_limit: u8) -> (FlowKey, Layers) {
+pub fn parse(bytes: &[u8], in_port: u32, vlan_limit: u8) -> (FlowKey, Layers) {
     let mut key = FlowKey::ZERO;
     key.set_u32(at::IN_PORT, in_port);
     let mut layers = Layers {
         end: bytes.len() as u32,
         ..Layers::default()
     };
-    layers.malformed = twin_ethernet(bytes, vlan_limit, &mut key, &mut layers).err();
+    layers.malformed = parse_ethernet(bytes, vlan_limit, &mut key, &mut layers).err();
     (key, layers)
 }
 
@@ -24,7 +24,7 @@ fn put(key: &mut FlowKey, offset: usize, bytes: &[u8]) {
     key.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
 }
 
-fn twin_ethernet(
+fn parse_ethernet(
     bytes: &[u8],
     limit: u8,
     key: &mut FlowKey,
@@ -66,9 +66,9 @@ fn twin_ethernet(
     key.set_u16(at::ETH_TYPE, eth_type);
     layers.l3 = offset(rest);
     match eth_type {
-        0x0800 => twin_ipv4(rest, key, layers),
-        0x86dd => twin_ipv6(rest, key, layers),
-        0x0806 | 0x8035 => twin_arp(rest, key),
+        0x0800 => parse_ipv4(rest, key, layers),
+        0x86dd => parse_ipv6(rest, key, layers),
+        0x0806 | 0x8035 => parse_arp(rest, key),
         0x88e7 => {
             let pbb = Pbb::new_checked(rest).map_err(|_| Malformed::Pbb)?;
             key.set_u32(at::PBB_ISID, pbb.service());
@@ -96,7 +96,7 @@ fn twin_ethernet(
     }
 }
 
-fn twin_arp(bytes: &[u8], key: &mut FlowKey) -> Result<(), Malformed> {
+fn parse_arp(bytes: &[u8], key: &mut FlowKey) -> Result<(), Malformed> {
     let arp = Arp::new_checked(bytes).map_err(|_| Malformed::Arp)?;
     if !arp.is_ethernet_ipv4() {
         return Ok(());
@@ -109,7 +109,7 @@ fn twin_arp(bytes: &[u8], key: &mut FlowKey) -> Result<(), Malformed> {
     Ok(())
 }
 
-fn twin_ipv4(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(), Malformed> {
+fn parse_ipv4(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(), Malformed> {
     let ip = Ipv4::new_checked(bytes).map_err(|_| Malformed::Ipv4Short)?;
     if ip.header_len() < 20 || ip.header_len() > bytes.len() {
         return Err(Malformed::Ipv4HeaderLength);
@@ -130,10 +130,10 @@ fn twin_ipv4(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(),
     if ip.is_later_fragment() {
         return Ok(());
     }
-    twin_transport(payload, ip.protocol(), key, layers)
+    parse_transport(payload, ip.protocol(), key, layers)
 }
 
-fn twin_ipv6(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(), Malformed> {
+fn parse_ipv6(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(), Malformed> {
     let ip = Ipv6::new_checked(bytes).map_err(|_| Malformed::Ipv6Short)?;
     let mut rest = match ip.payload() {
         Ok(payload) if bytes.len() - 40 - payload.len() <= 0xffff => payload,
@@ -170,7 +170,7 @@ fn twin_ipv6(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(),
         }
         chain.push(header.next_header());
     };
-    key.set_u16(at::IPV6_EXT, twin_extension_bits(&chain));
+    key.set_u16(at::IPV6_EXT, parse_extension_bits(&chain));
     let protocol = result?;
     layers.l4 = (layers.end as usize - rest.len()) as u16;
     key.set_u32(at::IPV6_LABEL, ip.label());
@@ -181,11 +181,11 @@ fn twin_ipv6(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(),
     if fragment & 2 != 0 {
         return Ok(());
     }
-    twin_transport(rest, protocol, key, layers)
+    parse_transport(rest, protocol, key, layers)
 }
 
 /// Implements OpenFlow 1.3.5 section 7.2.3.9 by counting headers and comparing ranks pairwise.
-fn twin_extension_bits(chain: &[u8]) -> u16 {
+fn parse_extension_bits(chain: &[u8]) -> u16 {
     let bit = |kind: u8| match kind {
         59 => Some(0),
         50 => Some(1),
@@ -226,7 +226,7 @@ fn twin_extension_bits(chain: &[u8]) -> u16 {
     bits
 }
 
-fn twin_transport(
+fn parse_transport(
     bytes: &[u8],
     protocol: u8,
     key: &mut FlowKey,

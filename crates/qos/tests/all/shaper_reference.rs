@@ -1,8 +1,8 @@
 //! Compares the shaper with its reference: every packet's fate, order and time.
 
 use proptest::prelude::*;
+use qos::reference;
 use qos::shaper::{PortSpec, QueueSpec, Shaper, TenantSpec};
-use qos::twin;
 
 const RATES: [u64; 9] = [
     8_000,
@@ -237,7 +237,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct Both {
     fast: Shaper<u64>,
-    slow: twin::shaper::Shaper,
+    slow: reference::shaper::Shaper,
     now: u64,
     next_id: u64,
     known: u64,
@@ -308,7 +308,7 @@ impl Both {
         let due = self.fast.next_departure_ns();
         let slow = self.slow.dequeue(self.now);
         let fast = self.fast.dequeue(self.now);
-        let seen = fast.as_ref().map(|gone| twin::shaper::Left {
+        let seen = fast.as_ref().map(|gone| reference::shaper::Left {
             id: gone.handle,
             queue: gone.queue,
             waited_ns: gone.waited_ns,
@@ -349,13 +349,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(std::env::var("SLUICE_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(600)))]
 
     #[test]
-    fn every_packet_leaves_as_in_the_twin(
+    fn every_packet_leaves_as_in_the_reference(
         port in port(),
         start in prop_oneof![Just(0_u64), 0..1_u64 << 50],
         steps in prop::collection::vec(step(), 1..150),
     ) {
         let fast = Shaper::new(&port, start).expect("a port that can be");
-        let slow = twin::shaper::Shaper::new(&port, start);
+        let slow = reference::shaper::Shaper::new(&port, start);
         let mut both = Both { fast, slow, now: start, next_id: 0, known: 0 };
         for step in steps {
             match step {

@@ -7,7 +7,7 @@ use openflow::meter;
 use packet::Field;
 use packet::key::at;
 use qos::meter::{Verdict, raise_drop_precedence};
-use qos::twin::Meter;
+use qos::reference::Meter;
 use std::collections::HashMap;
 use std::sync::Arc;
 
