@@ -153,7 +153,7 @@ pub enum GenCommand {
 pub struct RulesOptions {
     /// What the rules are like: an access control list, a firewall's, or IP chains
     #[arg(long, value_enum, default_value = "acl")]
-    pub kind: Kind,
+    pub kind: RuleSetKind,
     /// How many
     #[arg(long, default_value_t = 1000)]
     pub count: usize,
@@ -171,7 +171,7 @@ pub struct RulesOptions {
 
 /// A kind of rules.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Kind {
+pub enum RuleSetKind {
     /// An access control list
     Acl,
     /// A firewall's rules
@@ -192,9 +192,9 @@ fn print_rules(options: &RulesOptions) -> Result<()> {
                 options.count
             );
             let kind = match options.kind {
-                Kind::Acl => SetKind::Acl,
-                Kind::Fw => SetKind::Fw,
-                Kind::Ipc => SetKind::Ipc,
+                RuleSetKind::Acl => SetKind::Acl,
+                RuleSetKind::Fw => SetKind::Fw,
+                RuleSetKind::Ipc => SetKind::Ipc,
             };
             rule_sets::make(kind, options.count, options.seed)
         }

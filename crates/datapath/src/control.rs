@@ -124,7 +124,7 @@ struct BridgeRecord {
     options: Option<OptionsOf>,
 }
 
-enum Kind<F: Frame> {
+enum PortBackend<F: Frame> {
     Device {
         tx: MakeTx<F>,
         queues: Vec<Arc<QueueCounters>>,
@@ -141,7 +141,7 @@ struct PortRecord<F: Frame> {
     bridge: BridgeId,
     number: PortNo,
     settings: PortSettings,
-    kind: Kind<F>,
+    kind: PortBackend<F>,
     counters: Arc<PortCounters>,
     queues: Queues,
     shaped: Option<Arc<Shaped<F>>>,
@@ -155,7 +155,7 @@ struct PortRecord<F: Frame> {
 
 impl<F: Frame> PortRecord<F> {
     fn queue_drops(&self) -> QueueDrops {
-        let Kind::Device { queues, .. } = &self.kind else {
+        let PortBackend::Device { queues, .. } = &self.kind else {
             return QueueDrops::default();
         };
         queues
@@ -325,8 +325,11 @@ impl<F: Frame + 'static> Datapath<F> {
         let id = PortId::new(slot, *generation);
         let counters: Arc<PortCounters> = Arc::default();
         let (kind, rx) = match spec.kind {
-            PortKind::Patch { peer } => (Kind::Patch { peer }, Vec::new()),
-            PortKind::Tunnel(spec) => (Kind::Tunnel(Arc::new(TunnelPort::new(spec))), Vec::new()),
+            PortKind::Patch { peer } => (PortBackend::Patch { peer }, Vec::new()),
+            PortKind::Tunnel(spec) => (
+                PortBackend::Tunnel(Arc::new(TunnelPort::new(spec))),
+                Vec::new(),
+            ),
             PortKind::Device { rx, mut tx } => {
                 if let Err(error) = self.hand_out_tx(slot, &spec.name, &mut tx, &counters) {
                     let taken = self.take_back(&[slot], &format!("adding port {}", spec.name));
@@ -342,7 +345,7 @@ impl<F: Frame + 'static> Datapath<F> {
                         RxPort::new(id, index, queue, Arc::clone(counters))
                     })
                     .collect();
-                (Kind::Device { tx, queues }, rx)
+                (PortBackend::Device { tx, queues }, rx)
             }
         };
         self.names.insert(spec.name.clone(), slot);
@@ -365,7 +368,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.police(id)?;
         self.reshape(id)?;
         self.redraw_with_peers(id);
-        if matches!(self.port(id)?.kind, Kind::Tunnel(_)) {
+        if matches!(self.port(id)?.kind, PortBackend::Tunnel(_)) {
             self.redraw_tunnels();
         }
         self.apply_or_warn("adding a port");
@@ -420,7 +423,7 @@ impl<F: Frame + 'static> Datapath<F> {
         }
         if records
             .iter()
-            .any(|record| matches!(record.kind, Kind::Tunnel(_)))
+            .any(|record| matches!(record.kind, PortBackend::Tunnel(_)))
         {
             self.redraw_tunnels();
         }
@@ -488,7 +491,7 @@ impl<F: Frame + 'static> Datapath<F> {
     /// Changes a tunnel port's options.
     pub fn set_tunnel(&mut self, id: PortId, spec: TunnelSpec) -> Result<(), Error> {
         let port = self.port_mut(id)?;
-        let Kind::Tunnel(old) = &mut port.kind else {
+        let PortBackend::Tunnel(old) = &mut port.kind else {
             return Err(Error::NotATunnel(port.name.clone()));
         };
         if old.spec == spec {
@@ -527,7 +530,7 @@ impl<F: Frame + 'static> Datapath<F> {
     pub fn set_peer(&mut self, id: PortId, peer: &str) -> Result<(), Error> {
         let port = self.port_mut(id)?;
         let name = port.name.clone();
-        let Kind::Patch { peer: old } = &mut port.kind else {
+        let PortBackend::Patch { peer: old } = &mut port.kind else {
             return Err(Error::NotAPatch(name));
         };
         *old = peer.to_owned();
@@ -552,8 +555,8 @@ impl<F: Frame + 'static> Datapath<F> {
             bridge: port.bridge,
             number: port.number,
             peer: match &port.kind {
-                Kind::Patch { peer } => Some((peer.clone(), self.peer_slot(port).is_some())),
-                Kind::Device { .. } | Kind::Tunnel(_) => None,
+                PortBackend::Patch { peer } => Some((peer.clone(), self.peer_slot(port).is_some())),
+                PortBackend::Device { .. } | PortBackend::Tunnel(_) => None,
             },
             queues: port.histories.len(),
         };
@@ -574,8 +577,7 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Returns the bridges of patch ports whose peer is `name`.
     fn peers_of(&self, name: &str) -> Vec<BridgeId> {
-        let names_it =
-            |port: &&PortRecord<F>| matches!(&port.kind, Kind::Patch { peer } if peer == name);
+        let names_it = |port: &&PortRecord<F>| matches!(&port.kind, PortBackend::Patch { peer } if peer == name);
         self.ports
             .iter()
             .flatten()
@@ -586,12 +588,12 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Returns the slot of a patch port's peer, when each names the other.
     fn peer_slot(&self, port: &PortRecord<F>) -> Option<u32> {
-        let Kind::Patch { peer } = &port.kind else {
+        let PortBackend::Patch { peer } = &port.kind else {
             return None;
         };
         let slot = *self.names.get(peer)?;
         let other = self.ports[slot as usize].as_ref()?;
-        matches!(&other.kind, Kind::Patch { peer } if *peer == port.name).then_some(slot)
+        matches!(&other.kind, PortBackend::Patch { peer } if *peer == port.name).then_some(slot)
     }
 
     /// Redraws a bridge and its ports.
@@ -667,9 +669,9 @@ impl<F: Frame + 'static> Datapath<F> {
             .iter()
             .any(|mirror| mirror.output == MirrorOutput::Port(port.id));
         let behind = match port.kind {
-            Kind::Device { .. } => Behind::Device,
-            Kind::Patch { .. } => Behind::Patch(self.peer_slot(port)),
-            Kind::Tunnel(_) => Behind::Tunnel,
+            PortBackend::Device { .. } => Behind::Device,
+            PortBackend::Patch { .. } => Behind::Patch(self.peer_slot(port)),
+            PortBackend::Tunnel(_) => Behind::Tunnel,
         };
         let mut flags = port.settings.flags;
         // What a mirror's output port receives is dropped before any rule.
@@ -700,8 +702,8 @@ impl<F: Frame + 'static> Datapath<F> {
             live: !flags.down && !port.settings.no_carrier,
             behind,
             tunnel: match &port.kind {
-                Kind::Tunnel(tunnel) => Some(Arc::clone(tunnel)),
-                Kind::Device { .. } | Kind::Patch { .. } => None,
+                PortBackend::Tunnel(tunnel) => Some(Arc::clone(tunnel)),
+                PortBackend::Device { .. } | PortBackend::Patch { .. } => None,
             },
             terminates,
             underlay: port.settings.underlay,

@@ -21,7 +21,7 @@
 
 use packet::Frame;
 use packet::io::{BURST, RxQueue, TxQueue};
-use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, OpenPort, Pool, PortSpec};
+use ports::{Dpdk, Eal, EalOptions, Mbuf, OpenPort, Pool, PortSpec, PortType};
 use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
@@ -195,7 +195,7 @@ impl Lab {
 }
 
 fn device(eal: &Eal, name: &str, devargs: &str) -> Result<OpenPort, Failure> {
-    let spec = PortSpec::new(name, Kind::Dpdk(Dpdk::new(devargs)));
+    let spec = PortSpec::new(name, PortType::Dpdk(Dpdk::new(devargs)));
     Ok(ports::open(eal, &spec)?)
 }
 

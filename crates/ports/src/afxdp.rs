@@ -10,7 +10,7 @@ use crate::interface::Interface;
 use crate::link::SharedLinks;
 use crate::mbuf::Mbuf;
 use crate::pool::Pool;
-use crate::spec::{Dpdk, Kind, PortSpec, Xdp};
+use crate::spec::{Dpdk, PortSpec, PortType, Xdp};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, ethdev};
 use packet::io::TxQueue;
 use std::sync::Mutex;
@@ -83,7 +83,7 @@ pub(crate) fn open(
         ..Dpdk::new(devargs)
     };
     let device = PortSpec {
-        kind: Kind::Dpdk(options.clone()),
+        kind: PortType::Dpdk(options.clone()),
         mac: None,
         mtu: spec.mtu.or(Some(link.mtu.min(u32::from(u16::MAX)) as u16)),
         ..spec.clone()

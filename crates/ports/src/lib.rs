@@ -54,7 +54,7 @@ pub use mbuf::Mbuf;
 pub use pool::Pool;
 pub use record::leftovers;
 pub use routes::{KernelAddress, KernelRoute, RouteEvents, addresses, kernel_routes};
-pub use spec::{Dpdk, Dummy, Kind, PortSpec, Xdp, options_of};
+pub use spec::{Dpdk, Dummy, PortSpec, PortType, Xdp, options_of};
 pub use tap::remove_leftover;
 
 use packet::io::{RxQueue, TxQueue};
@@ -185,12 +185,14 @@ pub trait PortControl: Send {
 /// Opens a port. The error's text is for `Interface.error`.
 pub fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     match &spec.kind {
-        Kind::System => kernel::open(eal, spec),
-        Kind::Tap | Kind::Internal => tap::open(eal, spec),
-        Kind::VhostClient { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, true),
-        Kind::VhostServer { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, false),
-        Kind::Dpdk(options) => ethdev::open(eal, spec, options),
-        Kind::Dummy(options) => dummy::open(eal, spec, options),
-        Kind::AfXdp { mode, rx_queues } => afxdp::open(eal, spec, *mode, *rx_queues),
+        PortType::System => kernel::open(eal, spec),
+        PortType::Tap | PortType::Internal => tap::open(eal, spec),
+        PortType::VhostClient { path, rx_queues } => vhost::open(eal, spec, path, *rx_queues, true),
+        PortType::VhostServer { path, rx_queues } => {
+            vhost::open(eal, spec, path, *rx_queues, false)
+        }
+        PortType::Dpdk(options) => ethdev::open(eal, spec, options),
+        PortType::Dummy(options) => dummy::open(eal, spec, options),
+        PortType::AfXdp { mode, rx_queues } => afxdp::open(eal, spec, *mode, *rx_queues),
     }
 }

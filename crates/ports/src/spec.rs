@@ -18,7 +18,7 @@ pub struct PortSpec {
     /// The port's name; for kernel interfaces also the interface's.
     pub name: String,
     /// Its type.
-    pub kind: Kind,
+    pub kind: PortType,
     /// The requested MTU, in bytes; None keeps the device's own (1500 if it has none).
     pub mtu: Option<u16>,
     /// The requested MAC address; None keeps the device's own, or makes one up if it has none.
@@ -32,7 +32,7 @@ pub struct PortSpec {
 
 /// Types of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PortType {
     /// An existing kernel interface.
     System,
     /// A TAP device, created for this port and deleted with it; see [`PortSpec::records`].
@@ -136,7 +136,7 @@ pub fn options_of(kind: &str) -> Option<&'static [&'static str]> {
 
 impl PortSpec {
     /// Returns a port with default settings.
-    pub fn new(name: impl Into<String>, kind: Kind) -> PortSpec {
+    pub fn new(name: impl Into<String>, kind: PortType) -> PortSpec {
         PortSpec {
             name: name.into(),
             kind,
@@ -161,9 +161,9 @@ impl PortSpec {
         }
         let number = |key: &str, default: u16, most: u16| number(name, options, key, default, most);
         let kind = match kind {
-            "" | "system" => Kind::System,
-            "tap" => Kind::Tap,
-            "internal" => Kind::Internal,
+            "" | "system" => PortType::System,
+            "tap" => PortType::Tap,
+            "internal" => PortType::Internal,
             "dpdk" => {
                 let devargs = options
                     .get("dpdk-devargs")
@@ -174,7 +174,7 @@ impl PortSpec {
                         "'{name}' is missing 'options:dpdk-devargs'. The old 'dpdk<port_id>' names are not supported"
                     )));
                 }
-                Kind::Dpdk(Dpdk {
+                PortType::Dpdk(Dpdk {
                     devargs: devargs.to_string(),
                     rx_queues: number("n_rxq", 1, 1024)?,
                     rx_descriptors: number("n_rxq_desc", DESCRIPTORS, 32768)?,
@@ -191,7 +191,7 @@ impl PortSpec {
                         "'{name}' is missing 'options:vhost-server-path'"
                     )));
                 }
-                Kind::VhostClient {
+                PortType::VhostClient {
                     path: path.into(),
                     rx_queues: number("n_rxq", VHOST_QUEUES, 64)?,
                 }
@@ -202,12 +202,12 @@ impl PortSpec {
                         "\"{name}\" is not a valid name for a vhost-user port: it must not contain '/'"
                     )));
                 }
-                Kind::VhostServer {
+                PortType::VhostServer {
                     path: rundir.join(name),
                     rx_queues: number("n_rxq", VHOST_QUEUES, 64)?,
                 }
             }
-            "afxdp" => Kind::AfXdp {
+            "afxdp" => PortType::AfXdp {
                 mode: match options.get("xdp-mode").map(String::as_str) {
                     None | Some("best-effort") => Xdp::BestEffort,
                     Some("native") => Xdp::Native,
@@ -221,7 +221,7 @@ impl PortSpec {
             },
             "dummy" | "dummy-internal" | "dummy-pmd" => {
                 let file = |key: &str| options.get(key).or(options.get("pcap")).map(PathBuf::from);
-                Kind::Dummy(Dummy {
+                PortType::Dummy(Dummy {
                     tx_pcap: file("tx_pcap"),
                     rx_pcap: file("rxq_pcap"),
                     stream: stream(options, rundir)?,
@@ -290,19 +290,19 @@ mod tests {
 
     #[test]
     fn types_and_options_are_read() {
-        assert_eq!(row("", &[]).unwrap().kind, Kind::System);
+        assert_eq!(row("", &[]).unwrap().kind, PortType::System);
         assert_eq!(
             row("dpdk", &[("dpdk-devargs", "net_null0"), ("n_rxq", "2")])
                 .unwrap()
                 .kind,
-            Kind::Dpdk(Dpdk {
+            PortType::Dpdk(Dpdk {
                 rx_queues: 2,
                 ..Dpdk::new("net_null0")
             })
         );
         assert_eq!(
             row("dpdkvhostuser", &[]).unwrap().kind,
-            Kind::VhostServer {
+            PortType::VhostServer {
                 path: "/run/x/p1".into(),
                 rx_queues: 8
             }
@@ -379,7 +379,7 @@ mod tests {
             .collect();
         let spec = PortSpec::from_row("d", "dummy", &options, Path::new("/run"));
         match spec.map_err(|error| error.to_string())?.kind {
-            Kind::Dummy(dummy) => Ok(dummy.stream),
+            PortType::Dummy(dummy) => Ok(dummy.stream),
             other => Err(format!("{other:?}")),
         }
     }

@@ -8,39 +8,41 @@ use std::collections::BTreeMap;
 
 /// What is behind a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum PortModel {
     /// A device whose cost is measured.
     Measured(Device),
     /// Memory, which costs nothing.
     Memory,
 }
 
-impl Kind {
+impl PortModel {
     /// Returns the kind of this name; the database's names of vhost-user ports are accepted, too.
     /// None for other words.
-    pub fn named(name: &str) -> Option<Kind> {
+    pub fn named(name: &str) -> Option<PortModel> {
         match name {
-            "memory" => Some(Kind::Memory),
+            "memory" => Some(PortModel::Memory),
             "vhost-user" | "dpdkvhostuser" | "dpdkvhostuserclient" => {
-                Some(Kind::Measured(Device::Vhost))
+                Some(PortModel::Measured(Device::Vhost))
             }
-            name => Device::by_name(name).map(Kind::Measured),
+            name => Device::by_name(name).map(PortModel::Measured),
         }
     }
 
     /// Returns the kind that a port of this type (the database's `Interface.type`) is measured as,
     /// and whether that is exact: kernel interfaces are measured as veth, other types as DPDK's
     /// devices, and types without a device cost nothing. Headers of tunnels are not measured.
-    pub fn of_type(device: &str) -> (Kind, bool) {
+    pub fn of_type(device: &str) -> (PortModel, bool) {
         match device {
-            "" | "system" => (Kind::Measured(Device::Veth), true),
-            "internal" | "tap" => (Kind::Measured(Device::Tap), true),
-            "afxdp" | "afxdp-nonpmd" => (Kind::Measured(Device::AfXdp), true),
-            "patch" | "dummy" | "dummy-internal" => (Kind::Memory, true),
-            name if TunnelKind::ALL.iter().any(|kind| kind.name() == name) => (Kind::Memory, false),
-            name => match Kind::named(name) {
+            "" | "system" => (PortModel::Measured(Device::Veth), true),
+            "internal" | "tap" => (PortModel::Measured(Device::Tap), true),
+            "afxdp" | "afxdp-nonpmd" => (PortModel::Measured(Device::AfXdp), true),
+            "patch" | "dummy" | "dummy-internal" => (PortModel::Memory, true),
+            name if TunnelKind::ALL.iter().any(|kind| kind.name() == name) => {
+                (PortModel::Memory, false)
+            }
+            name => match PortModel::named(name) {
                 Some(kind) => (kind, true),
-                None => (Kind::Measured(Device::Dpdk), false),
+                None => (PortModel::Measured(Device::Dpdk), false),
             },
         }
     }
@@ -67,9 +69,12 @@ pub struct Kinds(BTreeMap<Device, Shares>);
 
 impl Kinds {
     /// Computes the shares for this traffic; `kind` says what is behind a port.
-    pub fn of(traffic: &Traffic, trace: &Trace, kind: &dyn Fn(u32) -> Kind) -> Kinds {
-        let shares =
-            |device: Device| shares(traffic, trace, &|port| kind(port) == Kind::Measured(device));
+    pub fn of(traffic: &Traffic, trace: &Trace, kind: &dyn Fn(u32) -> PortModel) -> Kinds {
+        let shares = |device: Device| {
+            shares(traffic, trace, &|port| {
+                kind(port) == PortModel::Measured(device)
+            })
+        };
         let met = Device::ALL.map(|device| (device, shares(device)));
         let meets = |(_, shares): &(Device, Shares)| *shares != Shares::NONE;
         Kinds(met.into_iter().filter(meets).collect())
@@ -103,21 +108,24 @@ mod tests {
 
     #[test]
     fn types_of_the_database_are_measured_as_what_is_like_them() {
-        let veth = Kind::Measured(Device::Veth);
-        assert_eq!(Kind::of_type(""), (veth, true));
-        assert_eq!(Kind::of_type("system"), (veth, true));
-        let (tap, xdp) = (Kind::Measured(Device::Tap), Kind::Measured(Device::AfXdp));
-        assert_eq!(Kind::of_type("internal"), (tap, true));
-        assert_eq!(Kind::of_type("tap"), (tap, true));
-        assert_eq!(Kind::of_type("afxdp"), (xdp, true));
-        assert_eq!(Kind::of_type("patch"), (Kind::Memory, true));
+        let veth = PortModel::Measured(Device::Veth);
+        assert_eq!(PortModel::of_type(""), (veth, true));
+        assert_eq!(PortModel::of_type("system"), (veth, true));
+        let (tap, xdp) = (
+            PortModel::Measured(Device::Tap),
+            PortModel::Measured(Device::AfXdp),
+        );
+        assert_eq!(PortModel::of_type("internal"), (tap, true));
+        assert_eq!(PortModel::of_type("tap"), (tap, true));
+        assert_eq!(PortModel::of_type("afxdp"), (xdp, true));
+        assert_eq!(PortModel::of_type("patch"), (PortModel::Memory, true));
         for kind in TunnelKind::ALL {
-            assert_eq!(Kind::of_type(kind.name()), (Kind::Memory, false));
+            assert_eq!(PortModel::of_type(kind.name()), (PortModel::Memory, false));
         }
-        let guest = Kind::Measured(Device::Vhost);
-        assert_eq!(Kind::of_type("dpdkvhostuserclient"), (guest, true));
-        let dpdk = Kind::Measured(Device::Dpdk);
-        assert_eq!(Kind::of_type("dpdk"), (dpdk, true));
-        assert_eq!(Kind::of_type("unheard-of"), (dpdk, false));
+        let guest = PortModel::Measured(Device::Vhost);
+        assert_eq!(PortModel::of_type("dpdkvhostuserclient"), (guest, true));
+        let dpdk = PortModel::Measured(Device::Dpdk);
+        assert_eq!(PortModel::of_type("dpdk"), (dpdk, true));
+        assert_eq!(PortModel::of_type("unheard-of"), (dpdk, false));
     }
 }

@@ -39,7 +39,7 @@ pub mod at {
 
 /// Format of a field's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum ValueFormat {
     /// A number, this at most.
     Number(u32),
     /// A MAC address.
@@ -53,10 +53,10 @@ struct Field {
     name: &'static str,
     at: usize,
     bytes: usize,
-    kind: Kind,
+    kind: ValueFormat,
 }
 
-const fn field(name: &'static str, at: usize, bytes: usize, kind: Kind) -> Field {
+const fn field(name: &'static str, at: usize, bytes: usize, kind: ValueFormat) -> Field {
     Field {
         name,
         at,
@@ -67,25 +67,25 @@ const fn field(name: &'static str, at: usize, bytes: usize, kind: Kind) -> Field
 
 /// Fields of the whole packet; those of headers, which a key has twice, are separate.
 const FIELDS: [Field; 5] = [
-    field("in_port", 0, 4, Kind::Number(u32::MAX)),
-    field("vni", 5, 3, Kind::Number(0xff_ffff)),
-    field("fcf_vm", 8, 2, Kind::Number(4094)),
-    field("fcf_priority", 10, 1, Kind::Number(1)),
-    field("fcf", 11, 1, Kind::Number(1)),
+    field("in_port", 0, 4, ValueFormat::Number(u32::MAX)),
+    field("vni", 5, 3, ValueFormat::Number(0xff_ffff)),
+    field("fcf_vm", 8, 2, ValueFormat::Number(4094)),
+    field("fcf_priority", 10, 1, ValueFormat::Number(1)),
+    field("fcf", 11, 1, ValueFormat::Number(1)),
 ];
 const HEADERS: [Field; 12] = [
-    field("dl_dst", at::DL_DST, 6, Kind::Mac),
-    field("dl_src", at::DL_SRC, 6, Kind::Mac),
-    field("dl_type", at::DL_TYPE, 2, Kind::Number(0xffff)),
-    field("dl_vlan", at::DL_VLAN, 2, Kind::Number(0xffff)),
-    field("dl_vlan_pcp", at::DL_VLAN_PCP, 1, Kind::Number(7)),
-    field("nw_tos", at::NW_TOS, 1, Kind::Number(0xfc)),
-    field("nw_proto", at::NW_PROTO, 1, Kind::Number(0xff)),
-    field("frag", at::FRAG, 1, Kind::Number(3)),
-    field("tp_src", at::TP_SRC, 2, Kind::Number(0xffff)),
-    field("tp_dst", at::TP_DST, 2, Kind::Number(0xffff)),
-    field("nw_src", at::NW_SRC, 16, Kind::Ip),
-    field("nw_dst", at::NW_DST, 16, Kind::Ip),
+    field("dl_dst", at::DL_DST, 6, ValueFormat::Mac),
+    field("dl_src", at::DL_SRC, 6, ValueFormat::Mac),
+    field("dl_type", at::DL_TYPE, 2, ValueFormat::Number(0xffff)),
+    field("dl_vlan", at::DL_VLAN, 2, ValueFormat::Number(0xffff)),
+    field("dl_vlan_pcp", at::DL_VLAN_PCP, 1, ValueFormat::Number(7)),
+    field("nw_tos", at::NW_TOS, 1, ValueFormat::Number(0xfc)),
+    field("nw_proto", at::NW_PROTO, 1, ValueFormat::Number(0xff)),
+    field("frag", at::FRAG, 1, ValueFormat::Number(3)),
+    field("tp_src", at::TP_SRC, 2, ValueFormat::Number(0xffff)),
+    field("tp_dst", at::TP_DST, 2, ValueFormat::Number(0xffff)),
+    field("nw_src", at::NW_SRC, 16, ValueFormat::Ip),
+    field("nw_dst", at::NW_DST, 16, ValueFormat::Ip),
 ];
 
 /// Words that stand for several fields.
@@ -212,7 +212,7 @@ fn read(field: &Field, name: &str, text: &str) -> Result<(Bytes, Bytes), MatchEr
         .map_or((text, None), |(v, m)| (v, Some(m)));
     let mut bits: Bytes = [0; 16];
     match field.kind {
-        Kind::Number(most) => {
+        ValueFormat::Number(most) => {
             let wanted = || {
                 wrong(format!(
                     "a number from 0 to {most} is meant, perhaps with /MASK"
@@ -241,7 +241,7 @@ fn read(field: &Field, name: &str, text: &str) -> Result<(Bytes, Bytes), MatchEr
             }
             Ok((bits, value))
         }
-        Kind::Mac => {
+        ValueFormat::Mac => {
             let wanted = || wrong("a MAC address is meant, perhaps with /MASK".to_owned());
             let value = mac(value).ok_or_else(wanted)?;
             match mask {
@@ -250,7 +250,7 @@ fn read(field: &Field, name: &str, text: &str) -> Result<(Bytes, Bytes), MatchEr
             }
             Ok((bits, value))
         }
-        Kind::Ip => {
+        ValueFormat::Ip => {
             let wanted = || {
                 wrong("an IPv4 or IPv6 address is meant, perhaps with /PREFIX or /MASK".to_owned())
             };
@@ -318,7 +318,7 @@ pub fn format_match(matching: &Match<KEY_BYTES>) -> String {
         let comma = if text.is_empty() { "" } else { "," };
         let _ = write!(text, "{comma}{name}=");
         let _ = match field.kind {
-            Kind::Number(_) => {
+            ValueFormat::Number(_) => {
                 let number = |bytes: &[u8]| bytes.iter().fold(0_u32, |n, b| n << 8 | u32::from(*b));
                 let hex = matches!(field.name, "dl_type" | "nw_tos");
                 let _ = match hex {
@@ -332,7 +332,7 @@ pub fn format_match(matching: &Match<KEY_BYTES>) -> String {
                     false => write!(text, "/{:#x}", number(bits)),
                 }
             }
-            Kind::Mac => {
+            ValueFormat::Mac => {
                 let mac = |bytes: &[u8]| {
                     let bytes: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
                     bytes.join(":")
@@ -343,7 +343,7 @@ pub fn format_match(matching: &Match<KEY_BYTES>) -> String {
                     false => write!(text, "/{}", mac(bits)),
                 }
             }
-            Kind::Ip => {
+            ValueFormat::Ip => {
                 let length = if is_v6 { 16 } else { 4 };
                 let ip = |bytes: &[u8]| match <[u8; 16]>::try_from(bytes) {
                     Ok(all) if is_v6 => Ipv6Addr::from(all).to_string(),

@@ -19,7 +19,7 @@ mod veth;
 use crate::switch::processors;
 use datapath::PortSettings;
 use packet::io::TxQueue;
-use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, OpenPort, PortSpec, Xdp};
+use ports::{Dpdk, Eal, EalOptions, Mbuf, Memory, OpenPort, PortSpec, PortType, Xdp};
 use predict::engine::{Alone, ROUND_MIN, Reference, on_a_thread};
 use predict::machine::Watch;
 use predict::ports::{Costs, Device, OPTION, Plan, PortCost, devices_of_text};
@@ -60,7 +60,7 @@ const COPIED_LIMIT: Duration = Duration::from_secs(15);
 const LINK_LIMIT: Duration = Duration::from_secs(5);
 
 /// What DPDK's driver does with a pair by itself: a queue, in driver mode.
-const AF_XDP: Kind = Kind::AfXdp {
+const AF_XDP: PortType = PortType::AfXdp {
     mode: Xdp::BestEffort,
     rx_queues: 1,
 };
@@ -148,7 +148,7 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
     let costs = devices.iter().map(|device| {
         let cost = match device {
             Device::Dpdk => with_dpdk(&eal, (capture, &traffic), whole.as_ref(), &mut measuring),
-            Device::Veth => with_veth(&eal, Kind::System, &traffic, &mut measuring),
+            Device::Veth => with_veth(&eal, PortType::System, &traffic, &mut measuring),
             Device::AfXdp => with_veth(&eal, AF_XDP, &traffic, &mut measuring),
             Device::Tap => with_tap(&eal, &traffic, &mut measuring),
             Device::Vhost => with_guest(&eal, capture, &traffic, &mut measuring),
@@ -215,7 +215,7 @@ fn traffic(capture: &Path) -> Result<Traffic, String> {
 /// Measures one end of a veth pair, of which the other end sends, by a port of this kind.
 fn with_veth(
     eal: &Eal,
-    kind: Kind,
+    kind: PortType,
     traffic: &Traffic,
     measuring: &mut Measuring,
 ) -> Result<PortCost, String> {
@@ -234,7 +234,7 @@ fn with_veth(
 /// Measures a TAP device.
 fn with_tap(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<PortCost, String> {
     let name = "sluice-tap0";
-    let mut port = ports::open(eal, &PortSpec::new(name, Kind::Tap)).map_err(text)?;
+    let mut port = ports::open(eal, &PortSpec::new(name, PortType::Tap)).map_err(text)?;
     port.control.set_admin(true).map_err(text)?;
     let mut sender = veth::Sender::on(name, copied_frames(traffic))
         .map_err(|error| format!("cannot send on a TAP device: {error}"))?;
@@ -255,7 +255,7 @@ fn with_guest(
     let path = capture.with_extension("vhost");
     // Removes the socket file if the port leaves it behind.
     let _files = Files(vec![path.clone()]);
-    let kind = Kind::VhostServer {
+    let kind = PortType::VhostServer {
         path: path.clone(),
         rx_queues: 1,
     };
@@ -335,7 +335,7 @@ fn with_rules(
             .split_at_checked(packets)
             .ok_or("the plan has more packets than the capture")?;
         frames = rest;
-        let spec = |devargs: String| PortSpec::new("rules", Kind::Dpdk(Dpdk::new(devargs)));
+        let spec = |devargs: String| PortSpec::new("rules", PortType::Dpdk(Dpdk::new(devargs)));
         // Where memory is short, each port replays its share of the frames.
         let own = &own[..own.len().min((most.saturating_mul(packets) / all).max(1))];
         let mut rx = None;
@@ -422,7 +422,11 @@ fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, String
 fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result<PortCost, String> {
     let (cpu, rounds) = (measuring.cpu, measuring.rounds);
     let open = |name: &str, devargs: String| {
-        ports::open(eal, &PortSpec::new(name, Kind::Dpdk(Dpdk::new(devargs)))).map_err(text)
+        ports::open(
+            eal,
+            &PortSpec::new(name, PortType::Dpdk(Dpdk::new(devargs))),
+        )
+        .map_err(text)
     };
     let source = || {
         let file = replay.file.display();
@@ -503,7 +507,7 @@ fn turns(
 /// be created.
 fn look(eal: &Eal, cpu: usize) -> Spread {
     let name = format!("predict{}", std::process::id());
-    let Ok(mut port) = ports::open(eal, &PortSpec::new(name, Kind::Internal)) else {
+    let Ok(mut port) = ports::open(eal, &PortSpec::new(name, PortType::Internal)) else {
         return Spread::default();
     };
     let mut frames = Vec::new();

@@ -6,7 +6,7 @@ use crate::file::FilePort;
 use crate::plan::{Plan, Problem};
 use crate::spec::{Port, Spec};
 use packet::io::{RxQueue, TxQueue};
-use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, OpenPort, Pool, PortControl, PortSpec, Xdp};
+use ports::{Dpdk, Eal, EalOptions, Mbuf, OpenPort, Pool, PortControl, PortSpec, PortType, Xdp};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -329,7 +329,7 @@ fn open_one(
             } else {
                 note("nobody listens");
             }
-            (format!("port{number}"), Kind::Dpdk(Dpdk::new(devargs)))
+            (format!("port{number}"), PortType::Dpdk(Dpdk::new(devargs)))
         }
         Port::Memif { path, server } => {
             usable(path)?;
@@ -340,29 +340,29 @@ fn open_one(
             let devargs =
                 format!("net_memif{number},role={role},id=0,socket={path},socket-abstract=no");
             note("it does not open");
-            (format!("port{number}"), Kind::Dpdk(Dpdk::new(devargs)))
+            (format!("port{number}"), PortType::Dpdk(Dpdk::new(devargs)))
         }
         Port::Dpdk(devargs) => {
             note("it does not open");
             (
                 format!("port{number}"),
-                Kind::Dpdk(Dpdk::new(devargs.as_str())),
+                PortType::Dpdk(Dpdk::new(devargs.as_str())),
             )
         }
-        Port::Interface(name) => (name.clone(), Kind::System),
+        Port::Interface(name) => (name.clone(), PortType::System),
         Port::AfXdp(name) => (
             name.clone(),
-            Kind::AfXdp {
+            PortType::AfXdp {
                 mode: Xdp::BestEffort,
                 rx_queues: 1,
             },
         ),
-        Port::File(path) => (path.clone(), Kind::System),
+        Port::File(path) => (path.clone(), PortType::System),
     };
     let mut spec = PortSpec::new(name, kind);
     spec.tx_queues = 1;
     let beyond = u32::from(longest).saturating_sub(ETHERNET + VLAN);
-    if matches!(spec.kind, Kind::Dpdk(_)) && beyond > 1500 {
+    if matches!(spec.kind, PortType::Dpdk(_)) && beyond > 1500 {
         spec.mtu = Some(beyond as u16);
     }
     loop {

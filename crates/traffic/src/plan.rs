@@ -4,7 +4,7 @@ use crate::capture::Capture;
 use crate::flows::{Chooser, MOST_WEIGHED, PERIOD_MAX};
 use crate::frames::Maker;
 use crate::random::{Alias, number};
-use crate::schedule::{Kind, Part, Schedule};
+use crate::schedule::{Arrivals, Part, Schedule};
 use crate::spec::{Order, Port, Rate, Size, Spec, Step, Stream};
 use crate::stamp::Layout;
 use crate::table::Table;
@@ -415,7 +415,7 @@ fn replay(
             let what = "it excludes pps";
             return Err(Problem::new(format!("{place}.replay.speed"), what));
         }
-        (None, Some(pps)) => Kind::Even {
+        (None, Some(pps)) => Arrivals::Even {
             distance: distance(place, "replay", pps)?,
             length: 1,
         },
@@ -430,7 +430,7 @@ fn replay(
             // From one round to the next it is as far as from one frame to the next, on average.
             let last = times.last().copied().unwrap_or(0);
             let round = last + (last / (times.len() as u64 - 1).max(1)).max(1);
-            Kind::Recorded {
+            Arrivals::Recorded {
                 times: times.into(),
                 round,
             }
@@ -440,7 +440,7 @@ fn replay(
 }
 
 /// Returns when frames of steps are due.
-fn steps(place: &str, steps: &[Step], (warm_up, seconds): (u64, u64)) -> Result<Kind, Problem> {
+fn steps(place: &str, steps: &[Step], (warm_up, seconds): (u64, u64)) -> Result<Arrivals, Problem> {
     let problem = |field: &str, what: String| Err(Problem::new(format!("{place}.{field}"), what));
     if !(1..=STEPS).contains(&steps.len()) {
         return problem(
@@ -471,7 +471,7 @@ fn steps(place: &str, steps: &[Step], (warm_up, seconds): (u64, u64)) -> Result<
             distance: distance(place, &field, step.pps)?,
         });
     }
-    Ok(Kind::Steps {
+    Ok(Arrivals::Steps {
         parts: parts.into(),
         firsts: vec![0],
     })
@@ -488,12 +488,12 @@ fn schedule(place: &str, rate: &Rate, seed: u64, times: (u64, u64)) -> Result<Sc
     };
     let kind = match *rate {
         Rate::Steps(ref all) => steps(place, all, times)?,
-        Rate::Most => Kind::Most,
-        Rate::Constant { pps } => Kind::Even {
+        Rate::Most => Arrivals::Most,
+        Rate::Constant { pps } => Arrivals::Even {
             distance: distance("constant", pps)?,
             length: 1,
         },
-        Rate::Poisson { pps } => Kind::Poisson {
+        Rate::Poisson { pps } => Arrivals::Poisson {
             mean: distance("poisson", pps)?,
             at: 0.0,
         },
@@ -504,12 +504,12 @@ fn schedule(place: &str, rate: &Rate, seed: u64, times: (u64, u64)) -> Result<Sc
                     "0: a burst has at least one frame",
                 ));
             }
-            Kind::Even {
+            Arrivals::Even {
                 distance: distance("bursts", pps)? * f64::from(length),
                 length: length.into(),
             }
         }
-        Rate::OnOff { pps, on, off } => Kind::OnOff {
+        Rate::OnOff { pps, on, off } => Arrivals::OnOff {
             distance: distance("on-off", pps)?,
             on: period("on-off.on", on)?,
             off: period("on-off.off", off)?,

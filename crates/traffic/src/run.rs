@@ -6,7 +6,7 @@ use crate::memory;
 use crate::open::{self, Opened, PoolStore};
 use crate::plan::{Plan, Problem};
 use crate::report::{Calibration, Report};
-use crate::schedule::{Kind, Schedule};
+use crate::schedule::{Arrivals, Schedule};
 use crate::spec::Spec;
 use packet::{Frame, HeapFrame};
 use std::sync::atomic::AtomicBool;
@@ -192,7 +192,7 @@ fn calibrate<F: Frame + 'static, S: Store<F>>(
     let mut ends = ends_in_memory::<F>(&short, clock, 0, ROOM);
     let own = engine::run(&short, &mut ends, store, clock, stop).generator;
     for stream in &mut short.streams {
-        stream.schedule = Schedule::new(Kind::Most, 0);
+        stream.schedule = Schedule::new(Arrivals::Most, 0);
     }
     short.seconds = FASTEST;
     let mut ends = ends_in_memory::<F>(&short, clock, 0, ROOM);

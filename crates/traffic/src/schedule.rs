@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// When the next frame is due. Times are in nanoseconds from the run's start.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    kind: Kind,
+    kind: Arrivals,
     seed: u64,
     /// How many random numbers have been taken.
     drawn: u64,
@@ -17,7 +17,7 @@ pub struct Schedule {
 
 /// Kinds of schedules.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum Arrivals {
     /// Always.
     Most,
     /// At this distance, in nanoseconds, so many frames at a time.
@@ -74,7 +74,7 @@ pub struct Part {
 
 impl Schedule {
     /// Makes a schedule. Distances must be above 0.
-    pub fn new(kind: Kind, seed: u64) -> Schedule {
+    pub fn new(kind: Arrivals, seed: u64) -> Schedule {
         let mut schedule = Schedule {
             kind,
             seed,
@@ -82,9 +82,9 @@ impl Schedule {
             taken: 0,
             next: 0,
         };
-        if let Kind::OnOff { on, .. } = schedule.kind {
+        if let Arrivals::OnOff { on, .. } = schedule.kind {
             let first = schedule.exponential(on);
-            if let Kind::OnOff { until, .. } = &mut schedule.kind {
+            if let Arrivals::OnOff { until, .. } = &mut schedule.kind {
                 *until = first;
             }
         }
@@ -93,14 +93,14 @@ impl Schedule {
 
     /// Returns whether frames are always due.
     pub fn is_most(&self) -> bool {
-        matches!(self.kind, Kind::Most)
+        matches!(self.kind, Arrivals::Most)
     }
 
     /// Returns the mean distance of two frames and the distance of two bursts, nanoseconds, where
     /// these are exact.
     pub fn distances(&self) -> Option<(f64, f64)> {
         match self.kind {
-            Kind::Even { distance, length } => Some((distance / length as f64, distance)),
+            Arrivals::Even { distance, length } => Some((distance / length as f64, distance)),
             _ => None,
         }
     }
@@ -109,7 +109,7 @@ impl Schedule {
     #[inline(always)]
     pub fn parts(&self) -> &[Part] {
         match &self.kind {
-            Kind::Steps { parts, .. } => parts,
+            Arrivals::Steps { parts, .. } => parts,
             _ => &[],
         }
     }
@@ -117,7 +117,7 @@ impl Schedule {
     /// Returns when a frame was due, of those taken from a schedule with parts; None if it was not
     /// taken, or there are no parts.
     pub fn time_of(&self, number: u64) -> Option<u64> {
-        let Kind::Steps { parts, firsts } = &self.kind else {
+        let Arrivals::Steps { parts, firsts } = &self.kind else {
             return None;
         };
         if number >= self.taken {
@@ -147,12 +147,12 @@ impl Schedule {
     pub fn advance(&mut self) {
         self.taken += 1;
         match &mut self.kind {
-            Kind::Most => {}
-            Kind::Even {
+            Arrivals::Most => {}
+            Arrivals::Even {
                 distance,
                 length: 1,
             } => self.next = (self.taken as f64 * *distance) as u64,
-            Kind::Even { distance, length } => {
+            Arrivals::Even { distance, length } => {
                 if self.taken.is_multiple_of(*length) {
                     self.next = ((self.taken / *length) as f64 * *distance) as u64;
                 }
@@ -163,7 +163,7 @@ impl Schedule {
 
     fn advance_slowly(&mut self) {
         match self.kind {
-            Kind::Steps {
+            Arrivals::Steps {
                 ref parts,
                 ref mut firsts,
             } => {
@@ -178,12 +178,12 @@ impl Schedule {
                     _ => self.next = next as u64,
                 }
             }
-            Kind::Poisson { mean, at } => {
+            Arrivals::Poisson { mean, at } => {
                 let next = at + self.exponential(mean);
-                self.kind = Kind::Poisson { mean, at: next };
+                self.kind = Arrivals::Poisson { mean, at: next };
                 self.next = next as u64;
             }
-            Kind::OnOff {
+            Arrivals::OnOff {
                 distance,
                 on,
                 off,
@@ -197,7 +197,7 @@ impl Schedule {
                     at = at.max(begin);
                     until = begin + self.exponential(on);
                 }
-                self.kind = Kind::OnOff {
+                self.kind = Arrivals::OnOff {
                     distance,
                     on,
                     off,
@@ -206,13 +206,13 @@ impl Schedule {
                 };
                 self.next = at as u64;
             }
-            Kind::Recorded { ref times, round } => {
+            Arrivals::Recorded { ref times, round } => {
                 let count = times.len().max(1) as u64;
                 let place = (self.taken % count) as usize;
                 let offset = times.get(place).copied().unwrap_or(0);
                 self.next = (self.taken / count) * round + offset;
             }
-            Kind::Most | Kind::Even { .. } => {}
+            Arrivals::Most | Arrivals::Even { .. } => {}
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_rate_is_exact(pps in 1.0_f64..5e7, length in 1_u64..100) {
-            let kind = Kind::Even { distance: 1e9 / pps * length as f64, length };
+            let kind = Arrivals::Even { distance: 1e9 / pps * length as f64, length };
             let all = times(&mut Schedule::new(kind, 0), 10_000);
             for (n, &time) in all.iter().enumerate() {
                 let burst = n as u64 / length * length;
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn poisson_has_exponential_distances() {
         for seed in 1..4 {
-            let kind = Kind::Poisson {
+            let kind = Arrivals::Poisson {
                 mean: 1000.0,
                 at: 0.0,
             };
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn on_and_off_take_their_shares() {
-        let kind = Kind::OnOff {
+        let kind = Arrivals::OnOff {
             distance: 1000.0,
             on: 1e6,
             off: 3e6,
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn steps_begin_when_they_should() {
         let part = |from, distance| Part { from, distance };
-        let kind = Kind::Steps {
+        let kind = Arrivals::Steps {
             parts: [part(0.0, 10.0), part(35.0, 100.0), part(40.0, 2.5)].into(),
             firsts: vec![0],
         };
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn recorded_times_are_kept_and_repeated() {
-        let kind = Kind::Recorded {
+        let kind = Arrivals::Recorded {
             times: [0, 5, 5, 30].into(),
             round: 40,
         };

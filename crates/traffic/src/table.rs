@@ -18,7 +18,7 @@ pub const ROWS_MAX: usize = 1 << 20;
 /// A list of flows.
 #[derive(Clone, Debug)]
 pub struct Table {
-    kinds: Arc<[Kind]>,
+    kinds: Arc<[FrameType]>,
     rows: Arc<[Row]>,
     /// Whether there is a tunnel, by whose outer source port receivers spread flows.
     has_tunnel: bool,
@@ -26,7 +26,7 @@ pub struct Table {
 
 /// What frames of one kind have in common.
 #[derive(Clone, Debug)]
-struct Kind {
+struct FrameType {
     /// By size.
     templates: Vec<Template>,
     /// Where the inner Ethernet header begins, the IP header and the one above it.
@@ -104,7 +104,7 @@ impl Table {
             let kind = match *of {
                 Some(kind) => kind,
                 None => {
-                    kinds.push(Kind::new(place, headers, sizes, flow)?);
+                    kinds.push(FrameType::new(place, headers, sizes, flow)?);
                     *of.insert(kinds.len() as u8 - 1)
                 }
             };
@@ -139,9 +139,14 @@ impl Table {
     }
 }
 
-impl Kind {
+impl FrameType {
     /// Prepares the kind of a flow.
-    fn new(place: &str, headers: &Headers, sizes: &[u16], flow: &Header) -> Result<Kind, Problem> {
+    fn new(
+        place: &str,
+        headers: &Headers,
+        sizes: &[u16],
+        flow: &Header,
+    ) -> Result<FrameType, Problem> {
         let zero = if flow.six { "::" } else { "0.0.0.0" };
         let above = Above::of(flow.protocol);
         let empty = Headers {
@@ -161,7 +166,7 @@ impl Kind {
         let inner = if headers.tunnel.is_some() { OUTER } else { 0 };
         let network = inner + ETHERNET + flow.vlan.map_or(0, |_| VLAN);
         let transport = network + if flow.six { IPV6 } else { IPV4 };
-        let mut kind = Kind {
+        let mut kind = FrameType {
             templates: maker.into_templates(),
             inner,
             network,

@@ -68,34 +68,34 @@ impl Route {
         self.prefix().len + self.kind().advantage()
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> RouteOrigin {
         match (self.local, self.user) {
-            (true, _) => Kind::Local,
-            (false, true) => Kind::User,
-            (false, false) => Kind::Kernel,
+            (true, _) => RouteOrigin::Local,
+            (false, true) => RouteOrigin::User,
+            (false, false) => RouteOrigin::Kernel,
         }
     }
 
     /// Returns whether the kernel's next list of routes replaces it.
     pub(crate) fn is_cached(&self) -> bool {
-        self.kind() != Kind::User
+        self.kind() != RouteOrigin::User
     }
 }
 
 /// Origin of a route, as far as its priority depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum RouteOrigin {
     Kernel,
     User,
     Local,
 }
 
-impl Kind {
+impl RouteOrigin {
     fn advantage(self) -> u8 {
         match self {
-            Kind::Kernel => 0,
-            Kind::User => 32,
-            Kind::Local => 64,
+            RouteOrigin::Kernel => 0,
+            RouteOrigin::User => 32,
+            RouteOrigin::Local => 64,
         }
     }
 }
@@ -222,13 +222,13 @@ impl Routes {
         let prefix = Prefix::new(prefix, len);
         let Ok(at) = self
             .table
-            .level(prefix.len + Kind::User.advantage(), prefix)
+            .level(prefix.len + RouteOrigin::User.advantage(), prefix)
         else {
             return false;
         };
         let key = (mark, prefix.bits);
         // Checked before the table is copied, since views may share it.
-        let is_user = |found: &Numbered| found.route.kind() == Kind::User;
+        let is_user = |found: &Numbered| found.route.kind() == RouteOrigin::User;
         if !self.table.levels[at].routes.get(&key).is_some_and(is_user) {
             return false;
         }

@@ -1,6 +1,6 @@
 //! `--ports`: names, numbers and kinds of ports.
 
-use ::predict::kinds::Kind;
+use ::predict::kinds::PortModel;
 use ::predict::ports::Device;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Default, Debug)]
 pub(super) struct Ports {
     numbers: BTreeMap<String, u32>,
-    kinds: BTreeMap<u32, Kind>,
+    kinds: BTreeMap<u32, PortModel>,
 }
 
 impl Ports {
@@ -29,12 +29,12 @@ impl Ports {
     fn add(&mut self, item: &str) -> Result<()> {
         let (port, kind) = match item.rsplit_once(':') {
             Some((port, kind)) => {
-                let kind = Kind::named(kind).with_context(|| {
+                let kind = PortModel::named(kind).with_context(|| {
                     format!("{kind}: dpdk, veth, tap, afxdp, vhost and memory can be predicted")
                 })?;
                 (port, kind)
             }
-            None => (item, Kind::Measured(Device::Dpdk)),
+            None => (item, PortModel::Measured(Device::Dpdk)),
         };
         let (name, number) = match port.split_once('=') {
             Some((name, number)) => (Some(name), number),
@@ -64,9 +64,9 @@ impl Ports {
     }
 
     /// Returns the kind of a port by its number: a DPDK device by default.
-    pub(super) fn kind(&self, number: u32) -> Kind {
+    pub(super) fn kind(&self, number: u32) -> PortModel {
         let kind = self.kinds.get(&number).copied();
-        kind.unwrap_or(Kind::Measured(Device::Dpdk))
+        kind.unwrap_or(PortModel::Measured(Device::Dpdk))
     }
 }
 
@@ -129,15 +129,15 @@ mod tests {
         assert_eq!(
             [1, 3, 4, 7, 9].map(|number| ports.kind(number)),
             [
-                Kind::Measured(Device::Dpdk),
-                Kind::Measured(Device::Veth),
-                Kind::Measured(Device::Vhost),
-                Kind::Memory,
-                Kind::Measured(Device::Dpdk)
+                PortModel::Measured(Device::Dpdk),
+                PortModel::Measured(Device::Veth),
+                PortModel::Measured(Device::Vhost),
+                PortModel::Memory,
+                PortModel::Measured(Device::Dpdk)
             ]
         );
         let none = Ports::parse("").unwrap();
-        assert_eq!(none.kind(1), Kind::Measured(Device::Dpdk));
+        assert_eq!(none.kind(1), PortModel::Measured(Device::Dpdk));
     }
 
     #[test]

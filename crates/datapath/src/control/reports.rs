@@ -1,6 +1,6 @@
 //! Packets from and to control, barriers, housekeeping, and reports.
 
-use super::{Barrier, Datapath, Kind};
+use super::{Barrier, Datapath, PortBackend};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::history::INTERVAL_SECONDS;
@@ -222,7 +222,7 @@ impl<F: Frame + 'static> Datapath<F> {
     fn note_interval(&mut self) {
         let threshold = self.balancing.settings().load_threshold;
         for port in self.ports.iter_mut().flatten() {
-            let Kind::Device { queues, .. } = &port.kind else {
+            let PortBackend::Device { queues, .. } = &port.kind else {
                 continue;
             };
             let counted = queues.iter().zip(port.taken.iter());

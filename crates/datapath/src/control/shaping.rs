@@ -1,7 +1,7 @@
 //! Shaping of ports: which worker owns which port, and changes.
 
 use super::workers::send;
-use super::{Datapath, Kind};
+use super::{Datapath, PortBackend};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::port::{PortId, Shape};
@@ -107,7 +107,7 @@ impl<F: Frame + 'static> Datapath<F> {
             return Ok(());
         };
         let owner = &self.workers[owner].mailbox;
-        let patch = matches!(port.kind, Kind::Patch { .. });
+        let patch = matches!(port.kind, PortBackend::Patch { .. });
         self.workers.iter().try_for_each(|worker| {
             let mine = Arc::ptr_eq(&worker.mailbox, owner);
             let (shaped, counters) = (Arc::clone(shaped), Arc::clone(&port.counters));

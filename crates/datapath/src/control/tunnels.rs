@@ -1,6 +1,6 @@
 //! The underlay and the tunnels, control's side.
 
-use super::{Datapath, Kind};
+use super::{Datapath, PortBackend};
 use crate::error::Error;
 use crate::port::{BridgeId, LOCAL, PortId};
 use crate::tunnel::{Outer, Receivers, Tunnels};
@@ -66,8 +66,8 @@ impl<F: Frame + 'static> Datapath<F> {
     pub(super) fn redraw_tunnels(&mut self) {
         let ports = self.ports.iter().flatten();
         let tunnels = ports.filter_map(|port| match &port.kind {
-            Kind::Tunnel(tunnel) => Some((port.id.slot(), &tunnel.spec)),
-            Kind::Device { .. } | Kind::Patch { .. } => None,
+            PortBackend::Tunnel(tunnel) => Some((port.id.slot(), &tunnel.spec)),
+            PortBackend::Device { .. } | PortBackend::Patch { .. } => None,
         });
         self.underlay.receivers = Arc::new(Receivers::new(tunnels));
         self.draw_tunnels();

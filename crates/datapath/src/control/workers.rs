@@ -1,6 +1,6 @@
 //! Starts and stops workers, and assigns queues to them.
 
-use super::{Datapath, Kind, PATIENCE};
+use super::{Datapath, PATIENCE, PortBackend};
 use crate::assign::{Assignment, Queue, assign, place};
 use crate::counters::{PortCounters, WorkerStats};
 use crate::error::Error;
@@ -277,7 +277,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let handle = &self.workers[worker];
         let mut outcome = Ok(());
         for port in self.ports.iter_mut().flatten() {
-            let Kind::Device { tx, .. } = &mut port.kind else {
+            let PortBackend::Device { tx, .. } = &mut port.kind else {
                 continue;
             };
             let given = give_tx(handle, port.id.slot(), &port.name, tx, &port.counters);
@@ -449,7 +449,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let Ok(port) = self.port(port) else {
             return (0, 0);
         };
-        let Kind::Device { queues, .. } = &port.kind else {
+        let PortBackend::Device { queues, .. } = &port.kind else {
             return (0, 0);
         };
         let counted = queues.get(index).zip(port.taken.get(index));
@@ -699,7 +699,7 @@ impl<F: Frame + 'static> Datapath<F> {
     pub(super) fn describe_worker(&self, worker: &Handle<F>) -> WorkerInfo {
         let describe = |(id, index): &(PortId, usize)| {
             let port = self.port(*id).ok()?;
-            let Kind::Device { queues, .. } = &port.kind else {
+            let PortBackend::Device { queues, .. } = &port.kind else {
                 return None;
             };
             let counters = queues.get(*index)?;

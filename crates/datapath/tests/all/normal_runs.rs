@@ -41,7 +41,7 @@ struct Setting {
 
 /// What follows the Ethernet header.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum Payload {
     Udp,
     Tcp,
     Ipv6,
@@ -59,7 +59,7 @@ struct Sent {
     src: u8,
     dst: u8,
     tag: Option<(u16, u16)>,
-    kind: Kind,
+    kind: Payload,
 }
 
 #[derive(Clone, Debug)]
@@ -122,13 +122,13 @@ fn setting() -> impl Strategy<Value = Setting> {
 
 fn sent() -> impl Strategy<Value = Sent> {
     let kind = prop_oneof![
-        12 => Just(Kind::Udp),
-        3 => Just(Kind::Tcp),
-        2 => Just(Kind::Ipv6),
-        2 => Just(Kind::Arp),
-        1 => Just(Kind::Lying),
-        1 => Just(Kind::Other),
-        1 => Just(Kind::Runt),
+        12 => Just(Payload::Udp),
+        3 => Just(Payload::Tcp),
+        2 => Just(Payload::Ipv6),
+        2 => Just(Payload::Arp),
+        1 => Just(Payload::Lying),
+        1 => Just(Payload::Other),
+        1 => Just(Payload::Runt),
     ];
     let tag = prop::option::weighted(
         0.3,
@@ -174,27 +174,27 @@ fn build(sent: &Sent, number: usize) -> HeapFrame {
     let (id, payload) = (number as u16, &[0_u8; 20]);
     let ipv4 = |builder: Builder| builder.ipv4(0x0a00_0001, 0x0a00_0002);
     let builder = match sent.kind {
-        Kind::Udp | Kind::Lying | Kind::Runt => ipv4(builder).udp(id, 9).payload(payload),
-        Kind::Tcp => ipv4(builder).tcp(id, 9, 2).payload(payload),
-        Kind::Ipv6 => builder.ipv6([1; 16], [2; 16]).udp(id, 9).payload(payload),
-        Kind::Arp => {
+        Payload::Udp | Payload::Lying | Payload::Runt => ipv4(builder).udp(id, 9).payload(payload),
+        Payload::Tcp => ipv4(builder).tcp(id, 9, 2).payload(payload),
+        Payload::Ipv6 => builder.ipv6([1; 16], [2; 16]).udp(id, 9).payload(payload),
+        Payload::Arp => {
             let who = u32::from(id);
             builder
                 .arp(1, address(sent.src), who, [0; 6], 2)
                 .padding(18)
         }
-        Kind::Other => builder
+        Payload::Other => builder
             .eth_type(0x88b5)
             .payload(&id.to_be_bytes())
             .padding(40),
     };
     let mut bytes = builder.bytes();
     match sent.kind {
-        Kind::Lying => {
+        Payload::Lying => {
             let at = 14 + 4 * usize::from(sent.tag.is_some()) + 2;
             bytes[at] = 0x7f;
         }
-        Kind::Runt => bytes.truncate(13),
+        Payload::Runt => bytes.truncate(13),
         _ => {}
     }
     HeapFrame::new(&bytes)

@@ -52,7 +52,7 @@ impl Bytes {
 
 /// How to read one kind of common packet. Each shuffle gives, for each byte of a register, the byte
 /// of a load that it comes from.
-struct Kind {
+struct ReadPlan {
     judged: Judged,
     /// Shuffle of the load at [`PORTS`] or [`PORTS6`], which is in both halves.
     network: Bytes,
@@ -71,7 +71,7 @@ struct Kind {
 }
 
 /// Indexed by [`index`].
-static KINDS: [Kind; 8] = [
+static KINDS: [ReadPlan; 8] = [
     kind(false, false, false),
     kind(false, true, false),
     kind(true, false, false),
@@ -102,7 +102,7 @@ const fn count<const N: usize>(
     bytes
 }
 
-const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
+const fn kind(tagged: bool, tcp: bool, six: bool) -> ReadPlan {
     let l3 = l3(tagged);
     let nothing = [NOTHING; LOW];
     let mut network = count(nothing, at::TP_SRC, 4, 20 - PORTS);
@@ -140,7 +140,7 @@ const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
     let extent = Extent::bytes(l3, of, 0);
     let place = offset_of!(MiniKey, extent) - LOW;
     (fixed_source[place], fixed_source[place + 1]) = (extent[0], extent[1]);
-    Kind {
+    ReadPlan {
         judged: Judged::new(tagged, tcp, six),
         network: Bytes(network),
         ethernet: Bytes(ethernet),
@@ -293,7 +293,7 @@ impl<'a, F: Frame> Burst<'a, F> {
     }
 }
 
-/// A [`Kind`]'s shuffles and fixed bytes in registers.
+/// A [`ReadPlan`]'s shuffles and fixed bytes in registers.
 struct Moves {
     network: __m256i,
     ethernet: __m256i,
@@ -309,7 +309,7 @@ struct Flags {
     keep: __m256i,
 }
 
-impl Kind {
+impl ReadPlan {
     #[target_feature(enable = "avx2")]
     #[inline]
     fn moves(&self, in_port: u32) -> Moves {

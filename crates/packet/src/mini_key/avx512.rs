@@ -33,7 +33,7 @@ impl Bytes {
 }
 
 /// How to read one kind of common packet.
-struct Kind {
+struct ReadPlan {
     judged: Judged,
     /// For each byte of a [`MiniKey`]: the byte of the packet that it comes from; whether it comes
     /// from the packet at all; and which of its bits do, none if not.
@@ -45,7 +45,7 @@ struct Kind {
 }
 
 /// Indexed by [`index`].
-static KINDS: [Kind; 8] = [
+static KINDS: [ReadPlan; 8] = [
     kind(false, false, false),
     kind(false, true, false),
     kind(true, false, false),
@@ -56,7 +56,7 @@ static KINDS: [Kind; 8] = [
     kind(true, true, true),
 ];
 
-const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
+const fn kind(tagged: bool, tcp: bool, six: bool) -> ReadPlan {
     let l3 = l3(tagged);
     let network = if six { Network::Ipv6 } else { Network::Ipv4 };
     let (mut from, mut keep, mut present) = ([0; 64], [0; 64], 0_u64);
@@ -81,7 +81,7 @@ const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
     if tagged {
         fixed[at::VLAN_TCI] = 0x10; // a tag is present
     }
-    Kind {
+    ReadPlan {
         judged: Judged::new(tagged, tcp, six),
         from: Bytes(from),
         present,
@@ -242,7 +242,7 @@ impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
     }
 }
 
-/// A [`Kind`]'s permutation and fixed bytes in registers.
+/// A [`ReadPlan`]'s permutation and fixed bytes in registers.
 struct Moves {
     from: __m512i,
     keep: __m512i,
@@ -250,7 +250,7 @@ struct Moves {
     fixed: __m512i,
 }
 
-impl Kind {
+impl ReadPlan {
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn moves(&self, in_port: u32) -> Moves {

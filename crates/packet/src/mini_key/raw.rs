@@ -38,7 +38,7 @@ pub struct Run {
 #[derive(Debug)]
 pub struct RawPrefilter {
     /// Indexed by [`index`].
-    kinds: [Kind; 8],
+    kinds: [PacketType; 8],
     /// Ingress port that each pattern demands; empty if none demands one.
     ports: Box<[Port]>,
     patterns: Box<[Pattern]>,
@@ -53,7 +53,7 @@ struct Port {
 /// One kind of common packet.
 #[derive(Debug)]
 #[repr(C)] // in the order in which a burst reads the fields
-struct Kind {
+struct PacketType {
     l3: usize,
     least: usize,
     /// The patterns that packets of this kind can match, in order.
@@ -204,9 +204,9 @@ fn bytes_of(words: &[u64; 8]) -> [u8; KEY] {
     bytes
 }
 
-impl Kind {
+impl PacketType {
     /// Prepares the patterns for a kind; None if two windows do not cover one of them.
-    fn new(patterns: &[Pattern], tagged: bool, tcp: bool, six: bool) -> Option<Kind> {
+    fn new(patterns: &[Pattern], tagged: bool, tcp: bool, six: bool) -> Option<PacketType> {
         let (l3, least) = (l3(tagged), least(tagged, tcp, six));
         let mut itself = Wanted::NOTHING;
         let (care, expect) = Judged::new(tagged, tcp, six).bits();
@@ -220,7 +220,7 @@ impl Kind {
                 entries.push(wanted.bits(least, number as u8)?);
             }
         }
-        Some(Kind {
+        Some(PacketType {
             l3,
             least,
             entries: entries.into(),
@@ -269,7 +269,7 @@ impl RawPrefilter {
         for number in 0..8 {
             let (six, tagged, tcp) = (number & 4 != 0, number & 2 != 0, number & 1 != 0);
             debug_assert_eq!(index(tagged, tcp, six), number);
-            kinds.push(Kind::new(patterns, tagged, tcp, six)?);
+            kinds.push(PacketType::new(patterns, tagged, tcp, six)?);
         }
         let port = |words: &[u64; 8]| {
             let [a, b, c, d, ..] = words[at::IN_PORT / 8].to_ne_bytes();
@@ -367,7 +367,7 @@ trait Compare {
     /// As for [`matching`]; the processor must have the instructions, too.
     unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         frames: &[F],
-        kind: &Kind,
+        kind: &PacketType,
         bits: &Bits,
     ) -> (usize, Lengths);
 }
@@ -382,7 +382,7 @@ trait Compare {
 #[inline(always)]
 unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
     frames: &[F],
-    kind: &Kind,
+    kind: &PacketType,
     bits: &Bits,
     first: impl Fn(*const u8) -> bool,
     second: impl Fn(*const u8) -> bool,
@@ -430,7 +430,7 @@ impl Compare for Portable {
     #[inline(never)]
     unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         frames: &[F],
-        kind: &Kind,
+        kind: &PacketType,
         bits: &Bits,
     ) -> (usize, Lengths) {
         // SAFETY: `matching` calls this only with enough bytes.
@@ -451,7 +451,7 @@ impl Compare for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Bits, Compare, Frame, Kind, Lengths, RawPrefilter, Read, Run, Window};
+    use super::{Bits, Compare, Frame, Lengths, PacketType, RawPrefilter, Read, Run, Window};
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2")]
@@ -513,7 +513,7 @@ mod avx2 {
         #[inline]
         unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
             frames: &[F],
-            kind: &Kind,
+            kind: &PacketType,
             bits: &Bits,
         ) -> (usize, Lengths) {
             // SAFETY: the caller's promise.
@@ -529,7 +529,7 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         frames: &[F],
-        kind: &Kind,
+        kind: &PacketType,
         bits: &Bits,
     ) -> (usize, Lengths) {
         let (first, second) = (Loaded::new(&bits.first), Loaded::new(&bits.second));

@@ -11,7 +11,7 @@ use openflow::action::{Action, Instruction};
 use openflow::meter::{self, Band, BandKind, MeterConfig, MeterFlags};
 use program::epoch::Domain;
 use program::meters::MeterRef;
-use qos::meter::{BandKind as Kind, BandSpec, Meter, Unit};
+use qos::meter::{BandKind as QosBandKind, BandSpec, Meter, Unit};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -124,8 +124,8 @@ pub(crate) fn unit(flags: MeterFlags) -> Unit {
 pub(crate) fn specs(config: &MeterConfig) -> (Unit, Vec<BandSpec>) {
     let spec = |band: &Band| BandSpec {
         kind: match band.kind {
-            BandKind::Drop => Kind::Drop,
-            BandKind::DscpRemark(steps) => Kind::Remark(steps),
+            BandKind::Drop => QosBandKind::Drop,
+            BandKind::DscpRemark(steps) => QosBandKind::Remark(steps),
         },
         rate: band.rate,
         burst: band.burst,

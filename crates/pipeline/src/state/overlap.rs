@@ -31,7 +31,7 @@ struct Cut {
 
 /// The rules that look at the same bits.
 #[derive(Default)]
-struct Kind {
+struct Tuple {
     rules: usize,
     cuts: Vec<Cut>,
 }
@@ -39,7 +39,7 @@ struct Kind {
 /// The kinds of a table's rules.
 #[derive(Default)]
 pub(crate) struct Census {
-    kinds: HashMap<Bits, Kind>,
+    kinds: HashMap<Bits, Tuple>,
     /// Rules added since the last check.
     unused: usize,
 }

@@ -238,14 +238,14 @@ type Known = Vec<(u8, Match, u16)>;
 
 /// The kind of rules in a run.
 #[derive(Clone, Copy)]
-struct Kind {
+struct RuleMix {
     /// Most can be part of a fused path.
     straight: bool,
     /// Some look at IPv6 and ARP fields outside the mini key.
     deep: bool,
 }
 
-fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, kind: Kind) {
+fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, kind: RuleMix) {
     if !known.is_empty() && random.one_in(4) {
         let (table, matching, priority) =
             known.swap_remove(random.below(known.len() as u64) as usize);
@@ -370,7 +370,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     });
     let flows: [u64; 32] = std::array::from_fn(|_| random.next() | 1);
     let mut known = Known::new();
-    let kind = Kind {
+    let kind = RuleMix {
         straight,
         deep: seed % 4 == 1,
     };

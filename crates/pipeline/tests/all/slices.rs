@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 /// A rule described by few small numbers, so that a command often selects several.
 #[derive(Clone, Debug)]
-struct Kind {
+struct RuleValues {
     table: u8,
     source: u8,
     destination: Option<u8>,
@@ -24,7 +24,7 @@ struct Kind {
     learns: Option<(u8, u64)>,
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn kind() -> impl Strategy<Value = RuleValues> {
     (
         0..2_u8,
         0..4_u8,
@@ -36,7 +36,7 @@ fn kind() -> impl Strategy<Value = Kind> {
         prop::option::weighted(0.2, (0..2_u8, 0..3_u64)),
     )
         .prop_map(
-            |(table, source, destination, priority, cookie, port, told, learns)| Kind {
+            |(table, source, destination, priority, cookie, port, told, learns)| RuleValues {
                 table,
                 source,
                 destination,
@@ -62,7 +62,7 @@ fn rank(source: Option<u8>, destination: Option<u8>) -> u16 {
     u16::from(source.is_some()) + u16::from(destination.is_some())
 }
 
-impl Kind {
+impl RuleValues {
     fn add(&self) -> FlowMod {
         let matching = matching(Some(self.source), self.destination);
         let mut change = add(

@@ -2,7 +2,7 @@
 
 use crate::kernel::{ip, own_namespace, system, veth};
 use crate::support::{bytes, eal, info_of, open, receive, send, udp};
-use ports::{Kind, PortSpec, Xdp};
+use ports::{PortSpec, PortType, Xdp};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Lets one test at a time open a device: interfaces of tests' namespaces have the same number, by
@@ -19,7 +19,7 @@ fn frames_go_both_ways_past_the_stack() {
     veth("va", "vb", 1500);
     let mut xdp = open(&PortSpec::new(
         "va",
-        Kind::AfXdp {
+        PortType::AfXdp {
             mode: Xdp::BestEffort,
             rx_queues: 1,
         },
@@ -45,7 +45,7 @@ fn what_it_cannot_do_is_refused() {
     own_namespace();
     veth("va", "vb", 1500);
     let error = |name: &str, mode| {
-        let spec = PortSpec::new(name, Kind::AfXdp { mode, rx_queues: 1 });
+        let spec = PortSpec::new(name, PortType::AfXdp { mode, rx_queues: 1 });
         ports::open(eal(), &spec).err().unwrap().to_string()
     };
     assert_eq!(
@@ -61,7 +61,7 @@ fn an_interface_can_be_a_port_again_and_keeps_its_flags() {
     own_namespace();
     veth("va", "vb", 1500);
     let mode = Xdp::BestEffort;
-    let spec = PortSpec::new("va", Kind::AfXdp { mode, rx_queues: 1 });
+    let spec = PortSpec::new("va", PortType::AfXdp { mode, rx_queues: 1 });
     for promiscuous in [false, false, true] {
         ip(match promiscuous {
             true => "link set va promisc on",

@@ -1,7 +1,7 @@
 //! Dummy ports.
 
 use crate::support::{bytes, frames_in, open, send, udp};
-use ports::{Dummy, Kind, PortSpec};
+use ports::{Dummy, PortSpec, PortType};
 
 #[test]
 fn frames_put_in_are_received_and_sent_ones_recorded() {
@@ -10,7 +10,7 @@ fn frames_put_in_are_received_and_sent_ones_recorded() {
     let (tx_pcap, rx_pcap) = (file("dummy-tx"), file("dummy-rx"));
     let mut port = open(&PortSpec::new(
         "d1",
-        Kind::Dummy(Dummy {
+        PortType::Dummy(Dummy {
             tx_pcap: Some(tx_pcap.clone()),
             rx_pcap: Some(rx_pcap.clone()),
             ..Dummy::default()
@@ -35,7 +35,7 @@ fn frames_put_in_are_received_and_sent_ones_recorded() {
 
 #[test]
 fn the_queue_of_frames_put_in_is_bounded() {
-    let mut port = open(&PortSpec::new("d2", Kind::Dummy(Dummy::default())));
+    let mut port = open(&PortSpec::new("d2", PortType::Dummy(Dummy::default())));
     for _ in 0..2000 {
         port.control.inject(&udp(1)).unwrap();
     }

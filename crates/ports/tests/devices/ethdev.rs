@@ -3,10 +3,10 @@
 use crate::support::{bytes, eal, frames_in, open, pcap, receive, send, udp};
 use packet::frame::{Frame, Gso, Offload};
 use packet::io::{BURST, Lengths, TxOutcome};
-use ports::{Error, Kind, PortSpec};
+use ports::{Error, PortSpec, PortType};
 
 fn dpdk(name: &str, devargs: &str) -> PortSpec {
-    PortSpec::new(name, Kind::Dpdk(ports::Dpdk::new(devargs)))
+    PortSpec::new(name, PortType::Dpdk(ports::Dpdk::new(devargs)))
 }
 
 #[test]

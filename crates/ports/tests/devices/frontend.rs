@@ -3,7 +3,7 @@
 
 use crate::support::{bytes, eal, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
-use ports::{Kind, Mbuf, OpenPort, PortSpec};
+use ports::{Mbuf, OpenPort, PortSpec, PortType};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -247,7 +247,7 @@ fn socket(name: &str) -> PathBuf {
 }
 
 fn listening(path: &Path) -> OpenPort {
-    let kind = Kind::VhostServer {
+    let kind = PortType::VhostServer {
         path: path.to_path_buf(),
         rx_queues: 1,
     };

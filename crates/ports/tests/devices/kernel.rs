@@ -3,7 +3,7 @@
 use crate::support::{bytes, eal, info_of, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
 use packet::io::TxQueue;
-use ports::{Error, Kind, LinkChanges, LinkEvents, Mbuf, OpenPort, PortInfo, PortSpec};
+use ports::{Error, LinkChanges, LinkEvents, Mbuf, OpenPort, PortInfo, PortSpec, PortType};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::RawFd;
@@ -71,7 +71,7 @@ pub fn veth(a: &str, b: &str, mtu: u16) {
 }
 
 pub fn system(name: &str) -> OpenPort {
-    open(&PortSpec::new(name, Kind::System))
+    open(&PortSpec::new(name, PortType::System))
 }
 
 fn sender(port: &mut OpenPort) -> Box<dyn TxQueue<Mbuf>> {
@@ -291,7 +291,7 @@ fn a_vanished_device_loses_only_its_own_frames() {
     assert!(a.control.tx_queue(1).is_err());
     assert!(a.control.device_stats().is_empty());
     assert_eq!(
-        ports::open(eal(), &PortSpec::new("va", Kind::System))
+        ports::open(eal(), &PortSpec::new("va", PortType::System))
             .err()
             .unwrap()
             .to_string(),
@@ -315,7 +315,7 @@ fn a_closed_port_is_silent_for_queues_that_are_left() {
 #[test]
 fn a_tap_is_the_other_end_of_its_interface() {
     own_namespace();
-    let mut spec = PortSpec::new("tap9", Kind::Internal);
+    let mut spec = PortSpec::new("tap9", PortType::Internal);
     spec.mac = Some([2, 0, 0, 0, 0, 7]);
     spec.mtu = Some(1400);
     let mut tap = open(&spec);
@@ -343,7 +343,7 @@ fn a_tap_is_the_other_end_of_its_interface() {
     // The device is deleted with the port, even if queues are still held.
     let mut rx = tap.rx.remove(0);
     tap.control.close();
-    assert!(ports::open(eal(), &PortSpec::new("tap9", Kind::System)).is_err());
+    assert!(ports::open(eal(), &PortSpec::new("tap9", PortType::System)).is_err());
     assert_eq!(rx.receive(&mut Vec::new()), 0);
     assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1);
 }
@@ -387,7 +387,7 @@ fn the_kernel_tells_of_changes_and_says_when_it_could_not() {
 #[test]
 fn a_tap_is_followed_wherever_it_goes_until_it_is_deleted() {
     own_namespace();
-    let mut port = open(&PortSpec::new("tap7", Kind::Internal));
+    let mut port = open(&PortSpec::new("tap7", PortType::Internal));
     let before = info_of(&mut port);
     assert!(before.present && !port.control.is_elsewhere());
     let elsewhere = Elsewhere::new("moved");
@@ -431,7 +431,7 @@ fn a_device_that_is_left_is_found_again() {
     let records = std::env::temp_dir().join(&elsewhere.0);
     let spec = |port: &str| PortSpec {
         records: Some(records.clone()),
-        ..PortSpec::new(port, Kind::Internal)
+        ..PortSpec::new(port, PortType::Internal)
     };
     let mut port = open(&spec("tap6"));
     let before = info_of(&mut port);
@@ -461,29 +461,29 @@ fn a_device_that_is_left_is_found_again() {
     // Closing a port deletes its device and its record.
     open(&spec("tap6")).control.close();
     assert!(ports::leftovers(&records).is_empty());
-    assert!(ports::open(eal(), &PortSpec::new("tap6", Kind::System)).is_err());
+    assert!(ports::open(eal(), &PortSpec::new("tap6", PortType::System)).is_err());
     std::fs::remove_dir_all(&records).unwrap();
 }
 
 #[test]
 fn names_that_no_device_can_have_are_refused() {
     own_namespace();
-    let error = |name: &str, kind: Kind| {
+    let error = |name: &str, kind: PortType| {
         ports::open(eal(), &PortSpec::new(name, kind))
             .err()
             .unwrap()
             .to_string()
     };
     assert_eq!(
-        error("tap%d", Kind::Tap),
+        error("tap%d", PortType::Tap),
         "could not open network device tap%d (Invalid argument)"
     );
     assert_eq!(
-        error("veth-that-is-not-there", Kind::System),
+        error("veth-that-is-not-there", PortType::System),
         "could not open network device veth-that-is-not-there (No such device)"
     );
     veth("va", "vb", 1500);
-    assert!(error("va", Kind::Internal).starts_with("could not open network device va ("));
+    assert!(error("va", PortType::Internal).starts_with("could not open network device va ("));
 }
 
 /// A host in its own namespace and thread, at the other end of a veth.
@@ -630,7 +630,7 @@ fn large_tcp_frames_are_cut_for_devices_that_cannot() {
         let spec = |name| {
             PortSpec::new(
                 name,
-                Kind::Dpdk(ports::Dpdk::new(format!("net_ring_{name}"))),
+                PortType::Dpdk(ports::Dpdk::new(format!("net_ring_{name}"))),
             )
         };
         let (mut there, mut back) = (open(&spec("there")), open(&spec("back")));

@@ -3,7 +3,7 @@
 use crate::support::{bytes, eal, open, send, udp};
 use packet::frame::{Frame, Offload};
 use packet::io::{RxQueue, TxQueue};
-use ports::{Error, Kind, Mbuf, OpenPort, PortSpec};
+use ports::{Error, Mbuf, OpenPort, PortSpec, PortType};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ fn socket(name: &str) -> PathBuf {
 fn client(path: &Path) -> PortSpec {
     PortSpec::new(
         "guest",
-        Kind::VhostClient {
+        PortType::VhostClient {
             path: path.to_path_buf(),
             rx_queues: 2,
         },
@@ -128,7 +128,7 @@ fn a_port_opens_and_closes_without_a_guest() {
     for server in [false, true] {
         let mut spec = client(&path);
         if server {
-            spec.kind = Kind::VhostServer {
+            spec.kind = PortType::VhostServer {
                 path: path.clone(),
                 rx_queues: 1,
             };
@@ -239,7 +239,7 @@ fn a_sleeping_worker_is_woken_by_the_guest() {
     let path = socket("wake");
     let spec = PortSpec::new(
         "guest",
-        Kind::VhostServer {
+        PortType::VhostServer {
             path: path.clone(),
             rx_queues: 1,
         },
@@ -302,7 +302,7 @@ fn a_peer_that_talks_nonsense_loses_only_its_connection() {
     let path = socket("nonsense");
     let mut port = open(&PortSpec::new(
         "guest",
-        Kind::VhostServer {
+        PortType::VhostServer {
             path: path.clone(),
             rx_queues: 1,
         },
@@ -337,7 +337,7 @@ fn a_peer_that_takes_its_memory_away_does_not_end_the_process() {
     let path = socket("shrink");
     let mut port = open(&PortSpec::new(
         "guest",
-        Kind::VhostServer {
+        PortType::VhostServer {
             path: path.clone(),
             rx_queues: 1,
         },

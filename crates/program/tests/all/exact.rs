@@ -41,7 +41,7 @@ fn way_out(number: u32, generation: u32) -> (u32, Option<[u8; 6]>) {
 
 /// What rules match.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum Matched {
     /// Ethernet destinations: one word.
     Stations,
     /// Ethernet destinations and sources: two words.
@@ -50,21 +50,21 @@ enum Kind {
     Ipv6,
 }
 
-impl Kind {
+impl Matched {
     fn matching(self, number: u32) -> Match {
         let mut matching = Match::any();
         let address = number.to_be_bytes();
         match self {
-            Kind::Ipv6 => {
+            Matched::Ipv6 => {
                 matching.set_exact(Field::EthType, 0x86dd);
                 matching.set_exact(Field::Ipv6Src, 0xfd << 120 | u128::from(number));
             }
-            Kind::Stations | Kind::Pairs => {
+            Matched::Stations | Matched::Pairs => {
                 matching.set_exact(Field::EthType, 0x0800);
                 matching.set_bytes(at::ETH_DST + 2, &address, &[0xff; 4]);
             }
         }
-        if self == Kind::Pairs {
+        if self == Matched::Pairs {
             matching.set_bytes(at::ETH_SRC + 2, &address, &[0xff; 4]);
         }
         matching
@@ -75,7 +75,7 @@ impl Kind {
     fn frame(self, number: u32, at: u8) -> HeapFrame {
         let address = number.to_be_bytes();
         let mut bytes = [&[2, 0][..], &address, &[2, 0], &address].concat();
-        if self == Kind::Ipv6 {
+        if self == Matched::Ipv6 {
             bytes.extend([0x86, 0xdd, 0x60, 0, 0, at, 0, 8, 17, 64, 0xfd]);
             bytes.extend([0; 11]);
             bytes.extend(address);
@@ -92,7 +92,7 @@ impl Kind {
     /// Returns the offset of a packet's number: in the flow label of IPv6, or in the identification
     /// of IPv4.
     fn number_at(self) -> usize {
-        if self == Kind::Ipv6 { 17 } else { 19 }
+        if self == Matched::Ipv6 { 17 } else { 19 }
     }
 
     /// Returns the rule of a number and generation, or the one for all other packets.
@@ -136,7 +136,7 @@ fn number_of(turn: u32, at: u32) -> u32 {
 /// rules of that generation, each its own, and leave each port in the order of arrival, whether
 /// they have verdicts, are marked meanwhile or are looked up in the tuple; and they must be counted
 /// with these rules.
-fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
+fn workers_meet_the_rules_of_their_epoch(kind: Matched) {
     let program = Arc::new(Program::new());
     let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
     // Counters of each rule, by generation and number.
@@ -243,15 +243,15 @@ fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
 
 #[test]
 fn workers_meet_the_stations_of_their_epoch() {
-    workers_meet_the_rules_of_their_epoch(Kind::Stations);
+    workers_meet_the_rules_of_their_epoch(Matched::Stations);
 }
 
 #[test]
 fn workers_meet_the_pairs_of_their_epoch() {
-    workers_meet_the_rules_of_their_epoch(Kind::Pairs);
+    workers_meet_the_rules_of_their_epoch(Matched::Pairs);
 }
 
 #[test]
 fn workers_meet_the_sources_of_ipv6_of_their_epoch() {
-    workers_meet_the_rules_of_their_epoch(Kind::Ipv6);
+    workers_meet_the_rules_of_their_epoch(Matched::Ipv6);
 }

@@ -27,16 +27,20 @@ fn spec(program: &Program, matching: Match, priority: u32, cookie: u64) -> RuleS
 
 /// What rules match: a prefix of a field, and something that all have in common.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum PrefixField {
     Ipv4,
     /// Another address in the same word must match exactly.
     Between,
     Ipv6,
 }
 
-impl Kind {
+impl PrefixField {
     fn bits(self) -> u32 {
-        if matches!(self, Kind::Ipv6) { 128 } else { 32 }
+        if matches!(self, PrefixField::Ipv6) {
+            128
+        } else {
+            32
+        }
     }
 
     /// Returns the address with this number: few different bytes, so that prefixes overlap, and
@@ -50,7 +54,7 @@ impl Kind {
             (mixed >> 8) as u8,
             (mixed >> 16) as u8 & 0x83,
         ];
-        if matches!(self, Kind::Ipv6) {
+        if matches!(self, PrefixField::Ipv6) {
             bytes.extend([(mixed >> 24) as u8 & 0x11; 12]);
         }
         bytes
@@ -58,9 +62,9 @@ impl Kind {
 
     fn offset(self) -> usize {
         match self {
-            Kind::Ipv4 => at::IPV4_DST,
-            Kind::Between => at::IPV4_SRC,
-            Kind::Ipv6 => at::IPV6_DST,
+            PrefixField::Ipv4 => at::IPV4_DST,
+            PrefixField::Between => at::IPV4_SRC,
+            PrefixField::Ipv6 => at::IPV6_DST,
         }
     }
 
@@ -71,9 +75,9 @@ impl Kind {
         let bytes = self.bits() as usize / 8;
         matching.set_bytes(self.offset(), &self.address(number), &mask[..bytes]);
         match self {
-            Kind::Ipv4 => matching.set_exact(Field::EthType, 0x0800),
-            Kind::Between => matching.set_exact(Field::Ipv4Dst, 0x0a00_0001),
-            Kind::Ipv6 => {}
+            PrefixField::Ipv4 => matching.set_exact(Field::EthType, 0x0800),
+            PrefixField::Between => matching.set_exact(Field::Ipv4Dst, 0x0a00_0001),
+            PrefixField::Ipv6 => {}
         }
         matching
     }
@@ -85,8 +89,8 @@ impl Kind {
             key.set_u8(self.offset() + index, byte);
         }
         match self {
-            Kind::Ipv4 if common => key.set_u16(at::ETH_TYPE, 0x0800),
-            Kind::Between if common => key.set_u32(at::IPV4_DST, 0x0a00_0001),
+            PrefixField::Ipv4 if common => key.set_u16(at::ETH_TYPE, 0x0800),
+            PrefixField::Between if common => key.set_u32(at::IPV4_DST, 0x0a00_0001),
             _ => {}
         }
         key
@@ -251,7 +255,7 @@ impl Table {
     }
 }
 
-fn run(kind: Kind, order: Order, changes: Vec<Change>) -> Result<(), TestCaseError> {
+fn run(kind: PrefixField, order: Order, changes: Vec<Change>) -> Result<(), TestCaseError> {
     let mut table = Table::new();
     let mut reader = table.program.domain.reader().unwrap();
     let mut held = table.program.domain.reader().unwrap();
@@ -356,17 +360,17 @@ proptest! {
 
     #[test]
     fn prefixes_are_found_as_in_a_list(order in order(), changes in changes()) {
-        run(Kind::Ipv4, order, changes)?;
+        run(PrefixField::Ipv4, order, changes)?;
     }
 
     #[test]
     fn prefixes_of_a_source_before_a_wanted_destination_are_found_as_in_a_list(order in order(), changes in changes()) {
-        run(Kind::Between, order, changes)?;
+        run(PrefixField::Between, order, changes)?;
     }
 
     #[test]
     fn prefixes_of_ipv6_are_found_as_in_a_list(order in order(), changes in changes()) {
-        run(Kind::Ipv6, order, changes)?;
+        run(PrefixField::Ipv6, order, changes)?;
     }
 }
 
@@ -428,7 +432,7 @@ fn a_table_whose_precedences_contradict_its_prefixes_has_no_trie_and_says_why() 
     for number in 0..2000_u32 {
         let length = 8 + number % 20;
         table.insert(
-            Kind::Ipv4.matching(number, length),
+            PrefixField::Ipv4.matching(number, length),
             1000 - 30 * length + number % 7,
         );
     }

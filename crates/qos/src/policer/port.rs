@@ -149,7 +149,7 @@ struct Queue {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum Markers {
     One {
         profile: Profile,
         marker: Arc<SingleRate>,
@@ -164,7 +164,7 @@ enum Kind {
 
 /// Polices what a port sends.
 #[derive(Debug)]
-pub struct PortPolicer(Kind);
+pub struct PortPolicer(Markers);
 
 impl PortPolicer {
     /// Makes a policer with full buckets.
@@ -181,10 +181,10 @@ impl PortPolicer {
     fn after(old: Option<&PortPolicer>, spec: &PolicerSpec, now_ns: u64) -> PortPolicer {
         let old = old.map(|old| &old.0);
         PortPolicer(match spec {
-            PolicerSpec::One(profile) => Kind::One {
+            PolicerSpec::One(profile) => Markers::One {
                 profile: *profile,
                 marker: match old {
-                    Some(Kind::One {
+                    Some(Markers::One {
                         profile: before,
                         marker,
                     }) if before == profile => Arc::clone(marker),
@@ -193,7 +193,7 @@ impl PortPolicer {
             },
             PolicerSpec::Queues { port, queues } => {
                 let (marker, before) = match old {
-                    Some(Kind::Queues {
+                    Some(Markers::Queues {
                         rates,
                         marker,
                         queues,
@@ -214,7 +214,7 @@ impl PortPolicer {
                 };
                 let mut queues: Vec<Queue> = queues.iter().map(queue).collect();
                 queues.sort_by_key(|queue| queue.number);
-                Kind::Queues {
+                Markers::Queues {
                     rates: *port,
                     marker: marker.unwrap_or_else(|| port.marker(now_ns)),
                     queues: queues.into(),
@@ -227,8 +227,8 @@ impl PortPolicer {
     pub fn pass(&self, queue: Option<u32>, frame: usize, now_ns: u64) -> bool {
         let bytes = counted(frame);
         match &self.0 {
-            Kind::One { marker, .. } => marker.mark(bytes, now_ns) == Color::Green,
-            Kind::Queues { marker, queues, .. } => {
+            Markers::One { marker, .. } => marker.mark(bytes, now_ns) == Color::Green,
+            Markers::Queues { marker, queues, .. } => {
                 let named = queue.and_then(|number| find(queues, number));
                 let Some(queue) = named.or_else(|| find(queues, 0)) else {
                     return false;
@@ -249,8 +249,8 @@ impl PortPolicer {
     /// Returns the totals of each queue, ascending by number; none if one rate polices all.
     pub fn totals(&self) -> Vec<(u32, PolicerTotals)> {
         let queues = match &self.0 {
-            Kind::One { .. } => &[][..],
-            Kind::Queues { queues, .. } => queues,
+            Markers::One { .. } => &[][..],
+            Markers::Queues { queues, .. } => queues,
         };
         queues
             .iter()

@@ -79,7 +79,7 @@ const ALARMED: u8 = 4;
 /// cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
-struct Kind {
+struct QueueConfig {
     rates: Rates,
     bound_ns: u64,
     limit_packets: u32,
@@ -114,7 +114,7 @@ struct Leaf {
     kind: u32,
 }
 
-const _: () = assert!(size_of::<Leaf>() == 64 && size_of::<Kind>() == 64);
+const _: () = assert!(size_of::<Leaf>() == 64 && size_of::<QueueConfig>() == 64);
 
 /// Rings of classes, one for each priority, known by the member whose turn it is.
 struct Feeds {
@@ -211,7 +211,7 @@ pub struct Refused<H> {
 /// A port's shaper, which holds packets by their handles.
 pub struct Shaper<H> {
     leaves: Many<Leaf>,
-    kinds: Many<Kind>,
+    kinds: Many<QueueConfig>,
     tenants: Box<[Tenant]>,
     root: Credit,
     root_rates: Rates,
@@ -265,7 +265,7 @@ impl<H> Shaper<H> {
             .queues
             .iter()
             .zip(queue_quanta)
-            .map(|(queue, quantum)| Kind {
+            .map(|(queue, quantum)| QueueConfig {
                 rates: rates(queue.min_rate, queue.max_rate, queue.burst),
                 bound_ns: queue.max_latency_ns.unwrap_or(u64::MAX),
                 limit_packets: queue.limit_packets,
@@ -388,7 +388,7 @@ impl<H> Shaper<H> {
     }
 
     #[inline(always)]
-    fn kind(&self, queue: usize) -> &Kind {
+    fn kind(&self, queue: usize) -> &QueueConfig {
         &self.kinds[self.leaves[queue].kind as usize]
     }
 
@@ -647,7 +647,7 @@ impl<H> Shaper<H> {
 
 impl Leaf {
     #[inline]
-    fn is_full(&self, kind: &Kind, cost: u32) -> bool {
+    fn is_full(&self, kind: &QueueConfig, cost: u32) -> bool {
         let backlog = &self.backlog;
         backlog.packets >= kind.limit_packets
             || u64::from(backlog.bytes) + u64::from(cost) > u64::from(kind.limit_bytes)
@@ -660,7 +660,13 @@ impl Leaf {
     /// The time since then is subtracted from the bound, and the buckets' levels are those of the
     /// later time.
     #[inline]
-    fn is_over_bound(&mut self, kind: &Kind, ahead: u32, slack_ns: u64, came_ns: u64) -> bool {
+    fn is_over_bound(
+        &mut self,
+        kind: &QueueConfig,
+        ahead: u32,
+        slack_ns: u64,
+        came_ns: u64,
+    ) -> bool {
         let rates = &kind.rates;
         self.credit.fill(rates, came_ns);
         let credit = &self.credit;
@@ -686,7 +692,7 @@ impl Leaf {
 
 /// Returns the distinct kinds and each queue's index among them; if there are too many to share,
 /// returns all kinds in the order of the queues.
-fn shared(all: Vec<Kind>) -> (Vec<Kind>, Vec<u32>) {
+fn shared(all: Vec<QueueConfig>) -> (Vec<QueueConfig>, Vec<u32>) {
     let mut places = std::collections::HashMap::new();
     let (mut kinds, mut kind_of) = (Vec::new(), Vec::with_capacity(all.len()));
     for kind in &all {

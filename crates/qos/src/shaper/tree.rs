@@ -6,8 +6,8 @@ use super::credit::Mode;
 use super::ring::{FEED, Knots, OWN};
 use super::spec::PRIORITIES;
 use super::{
-    ALARMED, ALARMS_PER_PACKET, Departure, FETCHED, Feeds, IN_FEED, IN_OWN, Kind, Shaper, prefetch,
-    wheel,
+    ALARMED, ALARMS_PER_PACKET, Departure, FETCHED, Feeds, IN_FEED, IN_OWN, QueueConfig, Shaper,
+    prefetch, wheel,
 };
 
 /// Whose tokens a packet leaves by.
@@ -147,7 +147,7 @@ impl<H> Shaper<H> {
 
     #[inline]
     fn place_in_feed(&mut self, at: usize, wanted: bool, now_ns: u64) {
-        let Kind {
+        let QueueConfig {
             tenant, priority, ..
         } = self.kinds[self.leaves[at].kind as usize];
         let link = 2 * at as u32 + FEED;

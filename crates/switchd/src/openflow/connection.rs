@@ -3,7 +3,7 @@
 use super::hub::Hub;
 use super::outbox::count_overflow;
 use super::removals::PATIENCE;
-use super::session::{Kind, Live, Next, Session};
+use super::session::{ConnectionType, Live, Next, Session};
 use crate::clock;
 use crate::turns;
 use openflow::decode::{DecodeOptions, negotiate};
@@ -34,7 +34,7 @@ const SNOOP_QUEUE: usize = 1024;
 /// Settings of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
-    pub(super) kind: Kind,
+    pub(super) kind: ConnectionType,
     /// Whether asynchronous messages are sent without being asked for.
     pub(super) asynchronous: bool,
     /// The DSCP of sent packets; for connections over IP.
@@ -563,7 +563,13 @@ pub(super) async fn run_snooper(hub: &Rc<Hub>, stream: impl AsyncRead + AsyncWri
         return;
     };
     let live = Rc::new(Live::new(Duration::ZERO, SNOOP_QUEUE));
-    let session = Rc::new(Session::new(Kind::Service, version, peer, false, live));
+    let session = Rc::new(Session::new(
+        ConnectionType::Service,
+        version,
+        peer,
+        false,
+        live,
+    ));
     if !hub.add_snooper(&session) {
         return;
     }

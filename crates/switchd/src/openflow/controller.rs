@@ -3,7 +3,7 @@
 
 use super::connection::{self, Observer, Terms};
 use super::hub::Hub;
-use super::session::{Kind, Live, Session};
+use super::session::{ConnectionType, Live, Session};
 use crate::clock;
 use crate::streams::{Active, Listener, Passive, Stream, Tls, connect};
 use crate::turns;
@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct ControllerSettings {
     /// `tcp:`, `ssl:`, `unix:` to connect to, `ptcp:`, `pssl:`, `punix:` to listen on.
     pub target: String,
-    /// Whether it is a service controller; see [`Kind::Service`].
+    /// Whether it is a service controller; see [`ConnectionType::Service`].
     pub service: bool,
     /// Longest pause between attempts, seconds.
     pub max_backoff: u32,
@@ -64,9 +64,9 @@ impl ControllerSettings {
         self.apply(&live);
         Terms {
             kind: if self.service {
-                Kind::Service
+                ConnectionType::Service
             } else {
-                Kind::Primary
+                ConnectionType::Primary
             },
             asynchronous: self.asynchronous,
             dscp: self.dscp,

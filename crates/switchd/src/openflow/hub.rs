@@ -1,7 +1,7 @@
 //! All OpenFlow connections of one bridge, their roles, and which asynchronous messages they get.
 
 use super::bundles::Bundled;
-use super::session::{Kind, Origin, Session};
+use super::session::{ConnectionType, Origin, Session};
 use super::switch::Switch;
 use crate::clock;
 use crate::coverage::Counter;
@@ -153,7 +153,9 @@ impl Hub {
     pub(super) fn end_most_silent(&self) -> bool {
         let since = clock::now().saturating_sub(SILENT_MS);
         let most_silent = (self.sessions.borrow().iter())
-            .filter(|other| other.kind == Kind::Service && other.last_heard.get() <= since)
+            .filter(|other| {
+                other.kind == ConnectionType::Service && other.last_heard.get() <= since
+            })
             .min_by_key(|other| other.last_heard.get())
             .cloned();
         let Some(victim) = most_silent else {
@@ -188,7 +190,7 @@ impl Hub {
             .sessions
             .borrow()
             .iter()
-            .any(|session| session.kind == Kind::Primary);
+            .any(|session| session.kind == ConnectionType::Primary);
         let now = (connected, self.wants_misses());
         if self.told.replace(now) != now {
             self.switch.controllers_connected(connected);
@@ -215,7 +217,7 @@ impl Hub {
     /// Copies bytes between the switch and a primary controller to snoopers. A snooper that does
     /// not read misses some.
     pub(super) fn snoop(&self, session: &Session, bytes: &[u8]) {
-        if session.kind != Kind::Primary {
+        if session.kind != ConnectionType::Primary {
             return;
         }
         for snooper in self.snoopers.borrow().iter() {

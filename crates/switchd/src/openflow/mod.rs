@@ -24,7 +24,7 @@ pub mod switch;
 
 pub use controller::{ControllerSettings, ControllerStatus};
 use session::Live;
-pub use session::{Kind, Origin};
+pub use session::{ConnectionType, Origin};
 pub use switch::{BundleFailure, FlowDump, LocalFuture, Switch, WatchedRules};
 
 use crate::streams::{Listener, Passive, Tls};
@@ -78,7 +78,7 @@ impl OpenFlow {
     /// the other one works all the same. Call it inside the control thread's `LocalSet`.
     pub fn open_sockets(&self, rundir: &Path) -> Vec<String> {
         let terms = Terms {
-            kind: Kind::Service,
+            kind: ConnectionType::Service,
             asynchronous: true,
             dscp: 0,
             live: Rc::new(Live::new(MANAGEMENT_PROBE, MANAGEMENT_QUEUE)),

@@ -30,7 +30,7 @@ pub(super) fn count_overflow() {
 
 /// The bound that a message counts towards.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Quota {
     Other,
     PacketIn,
     Update,
@@ -39,7 +39,7 @@ enum Kind {
 /// A message in the queue.
 struct Waiting {
     bytes: Vec<u8>,
-    kind: Kind,
+    kind: Quota,
 }
 
 /// The queue.
@@ -62,13 +62,13 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Queues a reply.
     pub(super) fn send(&self, bytes: Vec<u8>) {
-        self.push(bytes, Kind::Other);
+        self.push(bytes, Quota::Other);
     }
 
     /// Queues several messages that lie one behind the other.
     pub(super) fn send_all(&self, bytes: Vec<u8>, messages: u64) {
         SENT.add(messages.saturating_sub(1));
-        self.push(bytes, Kind::Other);
+        self.push(bytes, Quota::Other);
     }
 
     /// Queues a message that must not be lost. If the queue is too long, the connection will be
@@ -77,7 +77,7 @@ impl Outbox {
         if self.is_overflowing() {
             return;
         }
-        self.push(bytes, Kind::Other);
+        self.push(bytes, Quota::Other);
     }
 
     /// Queues a packet-in, unless `limit` of them wait or the queue is full. Empty `bytes` stand
@@ -91,7 +91,7 @@ impl Outbox {
         self.packet_ins.set(self.packet_ins.get() + 1);
         self.packet_in_bytes
             .set(self.packet_in_bytes.get() + bytes.len());
-        self.push(bytes, Kind::PacketIn);
+        self.push(bytes, Quota::PacketIn);
     }
 
     /// Counts a packet-in that was dropped before it was queued.
@@ -107,7 +107,7 @@ impl Outbox {
             return;
         }
         self.update_bytes.set(self.update_bytes.get() + bytes.len());
-        self.push(bytes, Kind::Update);
+        self.push(bytes, Quota::Update);
     }
 
     /// Returns the bytes of queued updates.
@@ -124,7 +124,7 @@ impl Outbox {
         true
     }
 
-    fn push(&self, bytes: Vec<u8>, kind: Kind) {
+    fn push(&self, bytes: Vec<u8>, kind: Quota) {
         if bytes.is_empty() {
             return;
         }
@@ -174,13 +174,13 @@ impl Outbox {
     fn pop(&self, queue: &mut VecDeque<Waiting>) -> Option<Vec<u8>> {
         let waiting = queue.pop_front()?;
         match waiting.kind {
-            Kind::Other => {}
-            Kind::PacketIn => {
+            Quota::Other => {}
+            Quota::PacketIn => {
                 self.packet_ins.set(self.packet_ins.get() - 1);
                 self.packet_in_bytes
                     .set(self.packet_in_bytes.get() - waiting.bytes.len());
             }
-            Kind::Update => self
+            Quota::Update => self
                 .update_bytes
                 .set(self.update_bytes.get() - waiting.bytes.len()),
         }

@@ -180,12 +180,12 @@ fn messages_of((version, format, wanted): Form, removed: &[FlowRemoved]) -> Mess
 
 #[cfg(test)]
 mod tests {
-    use super::super::session::{Kind, Live};
+    use super::super::session::{ConnectionType, Live};
     use super::*;
 
     fn session() -> Session {
         let live = Rc::new(Live::new(Duration::ZERO, 1));
-        Session::new(Kind::Primary, Version::V1_3, "peer", true, live)
+        Session::new(ConnectionType::Primary, Version::V1_3, "peer", true, live)
     }
 
     fn messages(byte: u8, bytes: usize) -> Rc<Messages> {

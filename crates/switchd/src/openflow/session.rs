@@ -55,7 +55,7 @@ const MAX_TABLES: usize = 512;
 
 /// Kind of the controller on the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ConnectionType {
     /// One that the bridge depends on: its absence triggers the fail mode, and it gets asynchronous
     /// messages without asking.
     Primary,
@@ -139,7 +139,7 @@ impl Live {
 
 /// A connection with a negotiated version.
 pub(super) struct Session {
-    pub(super) kind: Kind,
+    pub(super) kind: ConnectionType,
     pub(super) version: Version,
     /// The peer's name, for messages.
     pub(super) peer: String,
@@ -196,7 +196,7 @@ fn default_masks(version: Version) -> AsyncConfig {
 
 impl Session {
     pub(super) fn new(
-        kind: Kind,
+        kind: ConnectionType,
         version: Version,
         peer: &str,
         asynchronous: bool,
@@ -218,8 +218,8 @@ impl Session {
             }),
             role_status_asked: Cell::new(false),
             miss_send_len: Cell::new(match kind {
-                Kind::Primary => DEFAULT_MISS_SEND_LEN,
-                Kind::Service => 0,
+                ConnectionType::Primary => DEFAULT_MISS_SEND_LEN,
+                ConnectionType::Service => 0,
             }),
             controller_id: Cell::new(0),
             live,
@@ -247,7 +247,7 @@ impl Session {
 
     /// Returns whether an asynchronous message is wanted.
     pub(super) fn wants(&self, kind: AsyncKind, reason: u8) -> bool {
-        if self.kind == Kind::Service && self.miss_send_len.get() == 0 {
+        if self.kind == ConnectionType::Service && self.miss_send_len.get() == 0 {
             return false;
         }
         self.asynchronous
@@ -547,7 +547,7 @@ impl Session {
                         self.role_status_asked.set(true);
                     }
                 }
-                if self.kind == Kind::Service && self.miss_send_len.get() == 0 {
+                if self.kind == ConnectionType::Service && self.miss_send_len.get() == 0 {
                     self.miss_send_len.set(DEFAULT_MISS_SEND_LEN);
                 }
                 drop(config);

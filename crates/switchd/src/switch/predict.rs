@@ -14,7 +14,7 @@ use datapath::Shape;
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{self, GroupDescription};
 use openflow::meter::{self, MeterConfig};
-use predict::kinds::{Kind, Kinds, shares};
+use predict::kinds::{Kinds, PortModel, shares};
 use predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares, add_notes};
 use predict::rules::Rules;
 use predict::spread::Spread;
@@ -226,10 +226,10 @@ impl BridgePorts {
     }
 
     /// Returns the kind of a port; a DPDK device if the bridge has no such port.
-    fn kind(&self, number: u32) -> Kind {
+    fn kind(&self, number: u32) -> PortModel {
         let port = self.types.get(&number);
-        port.map_or(Kind::Measured(Device::Dpdk), |(_, device)| {
-            Kind::of_type(device).0
+        port.map_or(PortModel::Measured(Device::Dpdk), |(_, device)| {
+            PortModel::of_type(device).0
         })
     }
 
@@ -240,7 +240,7 @@ impl BridgePorts {
                 || (traffic.arrivals.iter()).any(|arrival| arrival.in_port == *number)
         };
         let unlike = self.types.iter().filter(|(number, (_, device))| {
-            let (_, exact) = Kind::of_type(device);
+            let (_, exact) = PortModel::of_type(device);
             !exact && met(number)
         });
         unlike
@@ -403,7 +403,9 @@ fn of_rules(
         Err(error) if kinds.devices().into_iter().any(Device::is_kernels) => {
             notes.push(format!("kernel interfaces are taken for dpdk: {error}"));
             kinds = Kinds::of(&traffic, &trace, &|port| match ports.kind(port) {
-                Kind::Measured(device) if device.is_kernels() => Kind::Measured(Device::Dpdk),
+                PortModel::Measured(device) if device.is_kernels() => {
+                    PortModel::Measured(Device::Dpdk)
+                }
                 kind => kind,
             });
             measure(&kinds).map_err(text)?

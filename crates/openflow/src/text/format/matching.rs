@@ -41,14 +41,14 @@ struct Writer<'a> {
 }
 
 /// The protocols that a match names, and which of them have been written as one word (`tcp`).
-struct Kind {
+struct Protocols {
     eth_type: u128,
     protocol: u128,
     type_said: bool,
     protocol_said: bool,
 }
 
-impl Kind {
+impl Protocols {
     fn is_arp(&self) -> bool {
         matches!(self.eth_type, ETHERTYPE_ARP | ETHERTYPE_RARP)
     }
@@ -183,7 +183,7 @@ impl Writer<'_> {
     }
 
     /// Writes the protocol as one word, if there is one.
-    fn protocol(&mut self) -> Kind {
+    fn protocol(&mut self) -> Protocols {
         let (eth_type, type_mask) = self.get(Field::EthType);
         let (protocol, protocol_mask) = self.get(Field::IpProto);
         let given = protocol_mask != 0;
@@ -213,7 +213,7 @@ impl Writer<'_> {
         if let Some((word, _)) = word {
             add(self.out, format_args!("{word},"));
         }
-        Kind {
+        Protocols {
             eth_type,
             protocol,
             type_said: word.is_some() || type_mask == 0,
@@ -300,7 +300,7 @@ impl Writer<'_> {
     }
 
     /// Writes Ethernet, ARP, IP and MPLS fields.
-    fn layers(&mut self, kind: &Kind) {
+    fn layers(&mut self, kind: &Protocols) {
         self.ethernet("dl_src", Field::EthSrc);
         self.ethernet("dl_dst", Field::EthDst);
         if !kind.type_said {
@@ -372,7 +372,7 @@ impl Writer<'_> {
         add(self.out, format_args!("nw_frag={word},"));
     }
 
-    fn transport(&mut self, kind: &Kind) {
+    fn transport(&mut self, kind: &Protocols) {
         const FLAGS: [&str; 12] = [
             "fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns", "[200]", "[400]", "[800]",
         ];

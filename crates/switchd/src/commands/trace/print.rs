@@ -7,7 +7,7 @@ use packet::{Field, FlowKey, Match};
 
 /// Kind of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum LineType {
     /// A bridge's heading.
     Bridge,
     /// A table and the rule found there, or another heading of actions.
@@ -27,13 +27,13 @@ pub(super) enum Kind {
 /// A line and the lines below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Node {
-    pub kind: Kind,
+    pub kind: LineType,
     pub text: String,
     pub below: Vec<Node>,
 }
 
 impl Node {
-    pub fn new(kind: Kind, text: impl Into<String>) -> Node {
+    pub fn new(kind: LineType, text: impl Into<String>) -> Node {
         Node {
             kind,
             text: text.into(),
@@ -88,20 +88,20 @@ pub(super) fn all(told: &Told) -> String {
 /// level instead of standing further in, so that long chains do not wander to the right.
 fn nodes(text: &mut String, list: &[Node], level: usize) {
     for (index, node) in list.iter().enumerate() {
-        if node.kind == Kind::Bridge {
+        if node.kind == LineType::Bridge {
             text.push('\n');
         }
-        let heading = matches!(node.kind, Kind::Bridge | Kind::Table);
+        let heading = matches!(node.kind, LineType::Bridge | LineType::Table);
         let more = usize::from(index + 1 < list.len() || !heading);
         let indent = " ".repeat((level + more) * 4);
         let line = &node.text;
         *text += &indent;
         *text += &match node.kind {
-            Kind::Detail => format!(" -> {line}\n"),
-            Kind::Warning => format!(" >> {line}\n"),
-            Kind::Error => format!(" >>>> {line} <<<<\n"),
-            Kind::Bridge => format!("{line}\n{indent}{}\n", "-".repeat(line.chars().count())),
-            Kind::Table | Kind::Action | Kind::Bucket => format!("{line}\n"),
+            LineType::Detail => format!(" -> {line}\n"),
+            LineType::Warning => format!(" >> {line}\n"),
+            LineType::Error => format!(" >>>> {line} <<<<\n"),
+            LineType::Bridge => format!("{line}\n{indent}{}\n", "-".repeat(line.chars().count())),
+            LineType::Table | LineType::Action | LineType::Bucket => format!("{line}\n"),
         };
         nodes(text, &node.below, level + more + more);
     }
@@ -338,7 +338,7 @@ fn megaflow(before: &FlowKey, looked_at: &FlowKey, options: &[Mapping]) -> Strin
 mod tests {
     use super::*;
 
-    fn node(kind: Kind, text: &str, below: Vec<Node>) -> Node {
+    fn node(kind: LineType, text: &str, below: Vec<Node>) -> Node {
         Node {
             below,
             ..Node::new(kind, text)
@@ -346,7 +346,7 @@ mod tests {
     }
 
     fn action(text: &str) -> Node {
-        Node::new(Kind::Action, text)
+        Node::new(LineType::Action, text)
     }
 
     /// Compares with what Open vSwitch 3.1.0 printed for the same walk.
@@ -354,7 +354,7 @@ mod tests {
     fn tables_stand_where_open_vswitch_puts_them() {
         let missed = |table| {
             node(
-                Kind::Table,
+                LineType::Table,
                 &format!("{table:2}. No match."),
                 vec![action("drop")],
             )
@@ -367,28 +367,28 @@ mod tests {
         ];
         let zero = vec![
             action("resubmit(,5)"),
-            node(Kind::Table, " 5. reg0=0, priority 1", five),
+            node(LineType::Table, " 5. reg0=0, priority 1", five),
             action("output:NXM_NX_REG0[]"),
-            Node::new(Kind::Detail, "output port is 0"),
-            Node::new(Kind::Warning, "Nonexistent output port"),
-            Node::new(Kind::Error, "over max translation depth 64"),
+            Node::new(LineType::Detail, "output port is 0"),
+            Node::new(LineType::Warning, "Nonexistent output port"),
+            Node::new(LineType::Error, "over max translation depth 64"),
             action("output:11"),
             node(
-                Kind::Bridge,
+                LineType::Bridge,
                 "bridge(\"br1\")",
                 vec![node(
-                    Kind::Table,
+                    LineType::Table,
                     " 0. priority 32768",
                     vec![action("output:1")],
                 )],
             ),
             action("output:2"),
         ];
-        let first = node(Kind::Table, " 0. ip, priority 32768", zero);
+        let first = node(LineType::Table, " 0. ip, priority 32768", zero);
         let mut text = String::new();
         nodes(
             &mut text,
-            &[node(Kind::Bridge, "bridge(\"br0\")", vec![first])],
+            &[node(LineType::Bridge, "bridge(\"br0\")", vec![first])],
             0,
         );
         let expected = r#"

@@ -1,7 +1,7 @@
 //! Traces a packet into a tunnel, and out of one.
 
 use super::actions::{Actions, Headers};
-use super::print::{Kind, Node};
+use super::print::{LineType, Node};
 use super::walk::{Here, Walk};
 use datapath::tunnel::{Carries, TunnelSpec};
 use datapath::{BridgeId, PortId};
@@ -53,27 +53,27 @@ impl Walk<'_> {
         };
         let Some((local, remote)) = spec.ends_of(&info) else {
             let text = "Not tunneling to our own address";
-            return out.push(Node::new(Kind::Warning, text));
+            return out.push(Node::new(LineType::Warning, text));
         };
-        out.push(Node::new(Kind::Detail, "output to native tunnel"));
+        out.push(Node::new(LineType::Detail, "output to native tunnel"));
         let view = self
             .switch
             .with_datapath(|datapath| datapath.underlay().cloned());
         let Some(view) = view.ok().flatten() else {
-            return out.push(Node::new(Kind::Warning, "native tunnel routing failed"));
+            return out.push(Node::new(LineType::Warning, "native tunnel routing failed"));
         };
         let found = view.resolve(remote, local, spec.mark);
         let device = match &found {
             Ok(hop) => hop.device,
             Err(Unresolved::Neighbour { device, .. }) => *device,
             Err(Unresolved::NoRoute) => {
-                return out.push(Node::new(Kind::Warning, "native tunnel routing failed"));
+                return out.push(Node::new(LineType::Warning, "native tunnel routing failed"));
             }
         };
         let Some(name) = view.device(device).map(|device| device.name.clone()) else {
             return;
         };
-        let detail = |text: String| Node::new(Kind::Detail, text);
+        let detail = |text: String| Node::new(LineType::Detail, text);
         out.push(detail(format!("tunneling to {remote} via {name}")));
         let hop = match found {
             Ok(hop) => hop,

@@ -3,7 +3,7 @@
 use super::super::datapaths::Numbers;
 use super::actions::{Actions, Headers};
 use super::passes::Passes;
-use super::print::{Kind, Node, Told};
+use super::print::{LineType, Node, Told};
 use super::request::Request;
 use super::{names, passes};
 use crate::config::ofport;
@@ -96,12 +96,12 @@ impl<'s> Walk<'s> {
         }
         let pass = self.passes.take()?;
         let mut node = Node::new(
-            Kind::Bridge,
+            LineType::Bridge,
             format!("bridge(\"{}\")", self.request.bridge.name),
         );
-        let mut thaw = Node::new(Kind::Table, "thaw");
+        let mut thaw = Node::new(LineType::Table, "thaw");
         let text = format!("Resuming from table {}", pass.fork.table);
-        thaw.below.push(Node::new(Kind::Table, text));
+        thaw.below.push(Node::new(LineType::Table, text));
         node.below.push(thaw);
         let surroundings = self.surroundings(&pass.bridge);
         let (outcome, story) = {
@@ -173,7 +173,7 @@ impl<'s> Walk<'s> {
             mirrored: 0,
             cut: None,
         };
-        let mut node = Node::new(Kind::Bridge, format!("bridge(\"{}\")", bridge.name));
+        let mut node = Node::new(LineType::Bridge, format!("bridge(\"{}\")", bridge.name));
         let live = |port| bridge.is_live(port);
         let surroundings = Surroundings {
             live: &live,
@@ -304,7 +304,7 @@ impl<'s> Walk<'s> {
                 if *cookie != 0 {
                     text += &format!(", cookie {cookie:#x}");
                 }
-                self.section(Kind::Table, text, step, here, out);
+                self.section(LineType::Table, text, step, here, out);
             }
             What::Missed {
                 table,
@@ -314,19 +314,19 @@ impl<'s> Walk<'s> {
                     true => format!("{table:2}. No match, and a \"packet-in\" is called for."),
                     false => format!("{table:2}. No match."),
                 };
-                let mut node = Node::new(Kind::Table, text);
+                let mut node = Node::new(LineType::Table, text);
                 let action = if *to_controller {
                     "CONTROLLER:65535"
                 } else {
                     "drop"
                 };
-                node.below.push(Node::new(Kind::Action, action));
+                node.below.push(Node::new(LineType::Action, action));
                 out.push(node);
             }
             What::Action(action) => {
                 let mut text = String::new();
                 format::actions(&mut text, std::slice::from_ref(action));
-                out.push(Node::new(Kind::Action, text));
+                out.push(Node::new(LineType::Action, text));
                 if let Action::Meter(meter) = action {
                     self.meter(*meter);
                 }
@@ -345,7 +345,7 @@ impl<'s> Walk<'s> {
             What::Instruction(instruction) => {
                 let mut text = String::new();
                 format::instructions(&mut text, std::slice::from_ref(instruction));
-                out.push(Node::new(Kind::Action, text));
+                out.push(Node::new(LineType::Action, text));
                 if let Instruction::Meter(meter) = instruction {
                     self.meter(*meter);
                 }
@@ -353,13 +353,13 @@ impl<'s> Walk<'s> {
             }
             What::ActionSet => {
                 let text = "--. Executing action set:".to_owned();
-                self.section(Kind::Table, text, step, here, out);
+                self.section(LineType::Table, text, step, here, out);
             }
             What::Copy(_) => self.steps(&step.steps, here, out),
             What::Bucket(text) => {
                 // The reference ends its text so for readers who do not see the line above.
                 let text = text.trim_end_matches(": using bucket").to_owned();
-                self.section(Kind::Bucket, text, step, here, out);
+                self.section(LineType::Bucket, text, step, here, out);
             }
             What::Effect(effect) => self.effect(&effect.0, &effect.1, here, out),
             What::Tracked(copy) => self.track(copy, here),
@@ -368,17 +368,17 @@ impl<'s> Walk<'s> {
                 self.commit(&before.0, &before.1, here);
             }
             What::Untracked => self.actions.list.push("ct_clear".into()),
-            What::Nothing => out.push(Node::new(Kind::Action, "drop")),
-            What::Detail(text) => out.push(Node::new(Kind::Detail, text)),
-            What::Warning(text) => out.push(Node::new(Kind::Warning, text)),
-            What::Error(text) => out.push(Node::new(Kind::Error, text)),
+            What::Nothing => out.push(Node::new(LineType::Action, "drop")),
+            What::Detail(text) => out.push(Node::new(LineType::Detail, text)),
+            What::Warning(text) => out.push(Node::new(LineType::Warning, text)),
+            What::Error(text) => out.push(Node::new(LineType::Error, text)),
         }
     }
 
     /// Adds a line with the steps below it, or `drop` if there are none.
     fn section(
         &mut self,
-        kind: Kind,
+        kind: LineType,
         text: String,
         step: &Step,
         here: &mut Here<'_>,
@@ -387,7 +387,7 @@ impl<'s> Walk<'s> {
         let mut node = Node::new(kind, text);
         self.steps(&step.steps, here, &mut node.below);
         if step.steps.is_empty() {
-            node.below.push(Node::new(Kind::Action, "drop"));
+            node.below.push(Node::new(LineType::Action, "drop"));
         }
         out.push(node);
     }
@@ -431,7 +431,10 @@ impl<'s> Walk<'s> {
                 sent,
             } => {
                 if *port == sent.in_port && !to_in_port {
-                    out.push(Node::new(Kind::Warning, "skipping output to input port"));
+                    out.push(Node::new(
+                        LineType::Warning,
+                        "skipping output to input port",
+                    ));
                     return;
                 }
                 self.output(*port, sent, key, here, out);
@@ -502,7 +505,7 @@ impl<'s> Walk<'s> {
         let way = self
             .switch
             .with_datapath(|datapath| datapath.way_out(here.bridge.id, number));
-        let closed = |text: &str| Node::new(Kind::Detail, text);
+        let closed = |text: &str| Node::new(LineType::Detail, text);
         match way {
             Ok(Ok(WayOut::Closed(DropReason::NoForward))) => {
                 out.push(closed("OFPPC_NO_FWD set, skipping output"));
@@ -511,7 +514,7 @@ impl<'s> Walk<'s> {
                 out.push(closed("OFPPC_PORT_DOWN set, skipping output"));
             }
             Ok(Ok(WayOut::Closed(_))) => {
-                out.push(Node::new(Kind::Warning, "the patch port has no peer"));
+                out.push(Node::new(LineType::Warning, "the patch port has no peer"));
             }
             Ok(Ok(WayOut::Device(port))) => {
                 self.mirror_out(number, sent, here, out);
@@ -533,7 +536,7 @@ impl<'s> Walk<'s> {
                 self.mirror_out(number, sent, here, out);
                 self.patch(peer, in_port, sent, key, out);
             }
-            _ => out.push(Node::new(Kind::Warning, "Nonexistent output port")),
+            _ => out.push(Node::new(LineType::Warning, "Nonexistent output port")),
         }
     }
 
@@ -549,11 +552,11 @@ impl<'s> Walk<'s> {
     ) {
         if self.patches >= MAX_PATCHES {
             let text = format!("over {MAX_PATCHES} patch ports");
-            return out.push(Node::new(Kind::Error, text));
+            return out.push(Node::new(LineType::Error, text));
         }
         if self.walks >= MAX_WALKS || self.told >= MAX_STEPS || self.nested >= MAX_NESTED {
             let text = "too many bridges and steps to be told of all";
-            return out.push(Node::new(Kind::Error, text));
+            return out.push(Node::new(LineType::Error, text));
         }
         let Some(bridge) = self.switch.bridge_by_id(peer) else {
             return;
@@ -656,7 +659,7 @@ impl<'s> Walk<'s> {
         }
         let Some(front) = ethernet(&sent.bytes) else {
             out.push(Node::new(
-                Kind::Warning,
+                LineType::Warning,
                 "the packet is too short to be switched",
             ));
             return;
@@ -704,7 +707,7 @@ impl<'s> Walk<'s> {
         let [a, b, c, d, e, f] = front.src;
         let name = &port.config.interface_name;
         out.push(Node::new(
-            Kind::Detail,
+            LineType::Detail,
             format!(
                 "learned that {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} is on port {name} in VLAN {vlan}"
             ),
@@ -761,7 +764,7 @@ fn decision(
     here: &Here<'_>,
     front: &Ethernet,
 ) -> Vec<Node> {
-    let detail = |text: &str| vec![Node::new(Kind::Detail, text)];
+    let detail = |text: &str| vec![Node::new(LineType::Detail, text)];
     let name = || name_of_ingress(here);
     match decision {
         NormalDecision::Learned => detail("forwarding to learned port"),
@@ -776,16 +779,16 @@ fn decision(
             detail("packet has reserved destination MAC, dropping")
         }
         NormalDecision::Drop(DropReason::MirrorPort) => {
-            vec![Node::new(Kind::Error, reserved_for_mirroring(here))]
+            vec![Node::new(LineType::Error, reserved_for_mirroring(here))]
         }
         NormalDecision::Drop(DropReason::UnknownPort) => {
             let number = port::to_u16(in_port).unwrap_or(u16::MAX);
             vec![
                 Node::new(
-                    Kind::Error,
+                    LineType::Error,
                     format!("received packet on unknown port {number}"),
                 ),
-                Node::new(Kind::Warning, "no input bundle, dropping"),
+                Node::new(LineType::Warning, "no input bundle, dropping"),
             ]
         }
         NormalDecision::Drop(DropReason::VlanNotCarried) => {
@@ -808,14 +811,14 @@ fn decision(
                 ),
             };
             vec![
-                Node::new(Kind::Error, why),
+                Node::new(LineType::Error, why),
                 Node::new(
-                    Kind::Warning,
+                    LineType::Warning,
                     "disallowed VLAN VID for this input port, dropping",
                 ),
             ]
         }
-        NormalDecision::Drop(reason) => vec![Node::new(Kind::Warning, format!("{reason:?}"))],
+        NormalDecision::Drop(reason) => vec![Node::new(LineType::Warning, format!("{reason:?}"))],
     }
 }
 
@@ -878,8 +881,8 @@ fn hexadecimal(number: u64) -> String {
 /// Describes the drop of a fragment, where `ovs-ofctl set-frags` says that fragments are dropped.
 fn fragment_dropped() -> Node {
     let text = " 0. Packets are IP fragments and the fragment handling mode is \"drop\".";
-    let mut node = Node::new(Kind::Table, text);
-    node.below.push(Node::new(Kind::Action, "drop"));
+    let mut node = Node::new(LineType::Table, text);
+    node.below.push(Node::new(LineType::Action, "drop"));
     node
 }
 
@@ -888,7 +891,7 @@ fn take_in_set(nodes: &mut Vec<Node>) {
     let is_set = |node: &Node| node.text.starts_with("--.");
     if let [.., first, set] = &mut nodes[..]
         && is_set(set)
-        && first.kind == Kind::Table
+        && first.kind == LineType::Table
         && !is_set(first)
         && let Some(set) = nodes.pop()
         && let Some(first) = nodes.last_mut()
