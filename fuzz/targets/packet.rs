@@ -11,7 +11,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use packet::checksum::{Verdict, finish_partial, verify};
+use packet::checksum::{ChecksumStatus, finish_partial, verify};
 use packet::fields::FIELDS;
 use packet::frame::Gso;
 use packet::key::at;
@@ -160,7 +160,7 @@ impl Packet {
         );
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> ChecksumStatus {
         verify(&self.frame, &self.layers, &self.key)
     }
 
@@ -311,7 +311,7 @@ fn edit_all(packet: &mut Packet, plan: &Plan) {
         );
     }
     // A sum of zeros only, possible for ICMP, does not distinguish a wrong zero from a right one.
-    let ambiguous = matches!(packet.key.u8(at::IP_PROTO), 1 | 2) && before != Verdict::Good;
+    let ambiguous = matches!(packet.key.u8(at::IP_PROTO), 1 | 2) && before != ChecksumStatus::Good;
     if !routed && !ambiguous && !shaped {
         assert_eq!(
             packet.verdict(),
@@ -342,7 +342,7 @@ fn cut(packet: Packet, plan: &Plan) {
             // look.
             let opaque = matches!(piece.key.u16(at::ETH_TYPE), 0x8847 | 0x8848 | 0x88e7);
             if piece.tags() <= usize::from(plan.vlan_limit) && !opaque {
-                assert_eq!(piece.verdict(), Verdict::Good, "a segment's checksum");
+                assert_eq!(piece.verdict(), ChecksumStatus::Good, "a segment's checksum");
             }
         }
     }

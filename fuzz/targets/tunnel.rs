@@ -11,7 +11,7 @@
 use libfuzzer_sys::fuzz_target;
 use packet::checksum::{finish_partial, ipv4_header};
 use packet::frame::Gso;
-use packet::options::{Place, end};
+use packet::options::{KeyRange, end};
 use packet::tunnel::{
     Decapsulated, GeneveOptions, Header, HeaderSpec, Mapping, OptionBuffer, PerPacket, PushError,
     Reason, TunnelFlags, TunnelInfo, TunnelKind, decapsulate, parse, parse_quick,
@@ -20,8 +20,8 @@ use packet::{FlowKey, Frame, HeapFrame, Offload};
 
 const PLAN: usize = 6;
 
-const fn place(number: usize, length: usize) -> Place {
-    Place {
+const fn place(number: usize, length: usize) -> KeyRange {
+    KeyRange {
         start: end(number) - length,
         end: end(number),
     }

@@ -16,7 +16,7 @@ use memory::DirtyLog;
 use message::VhostUserLog;
 use packet::io::BURST;
 use raw::{RawMbuf, RawPool};
-use ring::{LONGEST, Log, Place, Places, Region, Taken, View};
+use ring::{LONGEST, Log, RingPosition, RingAddresses, Region, Taken, View};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -157,7 +157,7 @@ fn allocate(room: *mut *mut RawMbuf, count: u32) -> bool {
     true
 }
 
-fn take(view: &View, at: &mut Place) {
+fn take(view: &View, at: &mut RingPosition) {
     let mut room = [std::ptr::null_mut(); BURST];
     // SAFETY: ring and buffers are ours.
     let done = unsafe { view.take(at, BURST, room.as_mut_ptr(), allocate) };
@@ -211,7 +211,7 @@ fuzz_target!(|data: &[u8]| {
         size: PAGE as u64,
     });
     let at = |offset: usize| places[0].wrapping_add(offset);
-    let ring = Places {
+    let ring = RingAddresses {
         descriptors: at(0),
         available: at(512),
         used: at(1024),
@@ -224,7 +224,7 @@ fuzz_target!(|data: &[u8]| {
         used: (bits & 0x40 != 0).then_some(if bits & 0x80 != 0 { GUEST } else { u64::MAX - 8 }),
     });
     let view = View::of(&ring, regions.to_vec(), features, log).expect("a ring that is whole");
-    let mut here = Place::default();
+    let mut here = RingPosition::default();
     for how in uses {
         match how % 4 {
             0 => take(&view, &mut here),

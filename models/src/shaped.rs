@@ -38,7 +38,7 @@ impl Port {
         into.extend(std::iter::from_fn(|| self.ring.pop()).map(|arrival| arrival.frame));
     }
 
-    /// `Way::hand_over`.
+    /// `ShapedSender::hand_over`.
     fn hand_over(&self, frame: u32, owner: &Sleeper) {
         let arrival = Arrival {
             frame,
@@ -62,7 +62,7 @@ impl Port {
         }
     }
 
-    /// `Way::due_ns`.
+    /// `ShapedSender::due_ns`.
     fn is_due(&self) -> bool {
         !self.ring.is_empty() || self.due.get().is_some()
     }
@@ -156,7 +156,7 @@ fn a_port_gets_another_owner(is_due: fn(&Port) -> bool) {
             let (port, former, new) = (Arc::clone(&port), Arc::clone(&former), Arc::clone(&new));
             thread::spawn(move || {
                 port.hand_over(1, &former);
-                new.nudge(); // it is told (`Way::hand_on`)
+                new.nudge(); // it is told (`ShapedSender::hand_on`)
             })
         };
         port.admit(2, &former);

@@ -12,7 +12,7 @@ use softirq::control::{self, End, Owner, Request, Signals};
 use softirq::parse::Layout;
 use softirq::program::Mode;
 use softirq::session::{EntryRequest, FlowsStatus, Options, Session, Status};
-use softirq::vms::Place;
+use softirq::vms::VmLocation;
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -419,7 +419,7 @@ fn set(options: &SetOptions) -> Result<()> {
             pid,
             stopped,
         } => {
-            let place = core.map(Place::Core).or(pid.map(Place::Process));
+            let place = core.map(VmLocation::Core).or(pid.map(VmLocation::Process));
             ensure!(
                 place.is_some() || *stopped,
                 "virtual machine {id}: one of --core, --pid and --stopped is meant"

@@ -43,27 +43,27 @@ pub struct TopOptions {
 
 /// How a daemon is found.
 #[derive(Clone)]
-enum Place {
+enum Target {
     /// By its pidfile in a directory.
     Directory(PathBuf),
     /// By its socket.
     Socket(PathBuf),
 }
 
-impl Place {
-    fn of(options: &TopOptions) -> Place {
+impl Target {
+    fn of(options: &TopOptions) -> Target {
         match (&options.target, &options.directory) {
-            (Some(socket), _) => Place::Socket(socket.clone()),
-            (None, Some(directory)) => Place::Directory(directory.clone()),
-            (None, None) => Place::Directory(run_directory()),
+            (Some(socket), _) => Target::Socket(socket.clone()),
+            (None, Some(directory)) => Target::Directory(directory.clone()),
+            (None, None) => Target::Directory(run_directory()),
         }
     }
 
     /// Connects to the daemon, whose socket differs after each start.
     fn connect(&self) -> Result<Appctl> {
         let socket = match self {
-            Place::Socket(socket) => socket.clone(),
-            Place::Directory(directory) => socket_in(directory)?,
+            Target::Socket(socket) => socket.clone(),
+            Target::Directory(directory) => socket_in(directory)?,
         };
         Appctl::connect(&socket)
     }
@@ -76,7 +76,7 @@ pub fn run(options: &TopOptions) -> Result<()> {
         "--interval {}: seconds between 0.1 and 3600 are meant",
         options.interval
     );
-    let place = Place::of(options);
+    let place = Target::of(options);
     let mut daemon = place.connect()?;
     let interval = Duration::from_secs_f64(options.interval);
     let count = options
@@ -100,7 +100,7 @@ pub fn run(options: &TopOptions) -> Result<()> {
 
 /// Takes readings until nobody receives them; connects anew after a failure.
 fn keep_reading(
-    place: Place,
+    place: Target,
     mut daemon: Appctl,
     interval: Duration,
     (stop, readings): (Receiver<()>, Sender<News>),
@@ -258,7 +258,7 @@ fn style(look: Look) -> Style {
     }
 }
 
-fn live(place: Place, daemon: Appctl, first: Reading, interval: Duration) -> Result<()> {
+fn live(place: Target, daemon: Appctl, first: Reading, interval: Duration) -> Result<()> {
     let (end, stop) = mpsc::channel();
     let (send, readings) = mpsc::channel();
     std::thread::Builder::new()

@@ -136,7 +136,7 @@ pub(crate) struct Working {
 
 /// What automatic balancing decides.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum Decision {
     /// No worker is overloaded.
     NotOverloaded,
     /// The assignment does not look at loads.
@@ -160,16 +160,16 @@ pub(crate) fn rebalance(
     settings: &AutoBalance,
     queues: &[Queue],
     workers: &[Working],
-) -> Verdict {
+) -> Decision {
     let free = || workers.iter().filter(|worker| !worker.is_isolated);
     if !workers.iter().any(|worker| worker.is_overloaded) {
-        return Verdict::NotOverloaded;
+        return Decision::NotOverloaded;
     }
     if how == Assignment::RoundRobin {
-        return Verdict::RoundRobin;
+        return Decision::RoundRobin;
     }
     if free().count() < 2 || !free().any(|worker| worker.queues > 1) {
-        return Verdict::TooFew;
+        return Decision::TooFew;
     }
     let isolated: Vec<bool> = workers.iter().map(|worker| worker.is_isolated).collect();
     let chosen = assign(how, queues, &isolated);
@@ -189,8 +189,8 @@ pub(crate) fn rebalance(
         false => 0,
     };
     match improvement >= settings.improvement_threshold {
-        true => Verdict::Move(now, then, improvement, chosen),
-        false => Verdict::TooLittle(now, then, improvement),
+        true => Decision::Move(now, then, improvement, chosen),
+        false => Decision::TooLittle(now, then, improvement),
     }
 }
 
@@ -273,28 +273,31 @@ mod tests {
         let (cycles, group) = (Assignment::Cycles, Assignment::Group);
         let pair = [working(98, 2), working(2, 1)];
         let loads = [50, 48, 2];
-        let moved = Verdict::Move(48 * 48, 0, 100, vec![0, 1, 1]);
+        let moved = Decision::Move(48 * 48, 0, 100, vec![0, 1, 1]);
         assert_eq!(decide(cycles, 25, &loads, &pair), moved);
         assert_eq!(
             decide(Assignment::RoundRobin, 25, &loads, &pair),
-            Verdict::RoundRobin
+            Decision::RoundRobin
         );
         let idle = [working(94, 2), working(2, 1)];
-        assert_eq!(decide(cycles, 25, &loads, &idle), Verdict::NotOverloaded);
+        assert_eq!(decide(cycles, 25, &loads, &idle), Decision::NotOverloaded);
         let single = [working(98, 1), working(2, 1)];
-        assert_eq!(decide(cycles, 25, &loads, &single), Verdict::TooFew);
-        assert_eq!(decide(cycles, 25, &loads, &pair[..1]), Verdict::TooFew);
+        assert_eq!(decide(cycles, 25, &loads, &single), Decision::TooFew);
+        assert_eq!(decide(cycles, 25, &loads, &pair[..1]), Decision::TooFew);
         let mut isolated = pair;
         isolated[1].is_isolated = true;
-        assert_eq!(decide(group, 25, &loads, &isolated), Verdict::TooFew);
+        assert_eq!(decide(group, 25, &loads, &isolated), Decision::TooFew);
         // One queue makes all of the load: nothing to gain, unless that does not matter.
         let loads = [97, 1, 2];
         let verdict = decide(group, 25, &loads, &pair);
-        assert_eq!(verdict, Verdict::TooLittle(48 * 48, 47 * 47, 4));
-        assert!(matches!(decide(group, 4, &loads, &pair), Verdict::Move(..)));
+        assert_eq!(verdict, Decision::TooLittle(48 * 48, 47 * 47, 4));
+        assert!(matches!(
+            decide(group, 4, &loads, &pair),
+            Decision::Move(..)
+        ));
         assert!(matches!(
             decide(group, 0, &[98, 0, 2], &pair),
-            Verdict::Move(..)
+            Decision::Move(..)
         ));
         // Steering has levelled the load already.
         let level = [
@@ -306,7 +309,7 @@ mod tests {
         ];
         assert_eq!(
             decide(cycles, 25, &[50, 50], &level),
-            Verdict::TooLittle(0, 0, 0)
+            Decision::TooLittle(0, 0, 0)
         );
     }
 
@@ -387,7 +390,7 @@ mod tests {
                 (0..4).map(one).collect()
             };
             let places: Vec<usize> = loads.iter().map(|(_, at)| *at).collect();
-            if let Verdict::Move(now, then, by, chosen) =
+            if let Decision::Move(now, then, by, chosen) =
                 rebalance(how, &settings, &queues, &at(&places))
             {
                 prop_assert!(then * 100 <= now * (100 - threshold) + 99 && by >= threshold);
@@ -397,7 +400,7 @@ mod tests {
                 prop_assert_eq!((spread(&places), spread(&chosen)), (now, then));
                 let again = rebalance(how, &settings, &queues, &at(&chosen));
                 prop_assert!(
-                    matches!(again, Verdict::TooLittle(..) | Verdict::TooFew),
+                    matches!(again, Decision::TooLittle(..) | Decision::TooFew),
                     "{:?}", again
                 );
             }

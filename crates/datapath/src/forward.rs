@@ -15,7 +15,7 @@ use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
 use crate::port::LOCAL;
-use crate::shape::{NoDevice, Shaping, Way, inspect};
+use crate::shape::{NoDevice, ShapedSender, Shaping, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::tunnel::{Arrival, Asked, Sending};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
@@ -59,8 +59,8 @@ pub(crate) struct EgressPort<F: Frame> {
     /// whose lengths are in `lengths`. 0 for a batch that has been sent.
     finished_frames: usize,
     lengths: Lengths,
-    /// The way to the port's shaper, where it is shaped.
-    way: Option<Box<Way<F>>>,
+    /// The sender to the port's shaper, where it is shaped.
+    sender: Option<Box<ShapedSender<F>>>,
     /// Whether it is a device, and not a patch port.
     device: bool,
 }
@@ -109,24 +109,24 @@ impl<F: Frame> Egress<F> {
             batch: Vec::with_capacity(BURST),
             finished_frames: 0,
             lengths: Lengths::default(),
-            way: None,
+            sender: None,
             device,
         });
     }
 
     /// Shapes a port; one without a transmit queue is a patch port.
-    pub fn shape(&mut self, slot: u32, way: Box<Way<F>>) {
+    pub fn shape(&mut self, slot: u32, sender: Box<ShapedSender<F>>) {
         if !matches!(self.ports.get(slot as usize), Some(Some(_))) {
-            let counters = Arc::clone(&way.counters);
+            let counters = Arc::clone(&sender.counters);
             self.put(slot, Box::new(NoDevice), counters, false);
         }
         self.shaping.begin_use();
-        self.shaping.own(slot, way.mine);
+        self.shaping.own(slot, sender.mine);
         if let Some(Some(port)) = self.ports.get_mut(slot as usize) {
-            if let Some(former) = &port.way {
-                way.hand_on(former);
+            if let Some(former) = &port.sender {
+                sender.hand_on(former);
             }
-            port.way = Some(way);
+            port.sender = Some(sender);
         }
     }
 
@@ -148,31 +148,31 @@ impl<F: Frame> Egress<F> {
         port.is_some_and(|port| port.device)
     }
 
-    /// Returns the way to a shaped port.
-    pub fn way(&mut self, slot: u32) -> Option<&mut Way<F>> {
+    /// Returns the sender to a shaped port.
+    pub fn sender(&mut self, slot: u32) -> Option<&mut ShapedSender<F>> {
         self.ports
             .get_mut(slot as usize)?
             .as_mut()?
-            .way
+            .sender
             .as_deref_mut()
     }
 
-    /// Returns the way to a shaped port, for reading.
-    pub fn way_of(&self, slot: u32) -> Option<&Way<F>> {
-        self.ports.get(slot as usize)?.as_ref()?.way.as_deref()
+    /// Returns the sender to a shaped port, for reading.
+    pub fn sender_of(&self, slot: u32) -> Option<&ShapedSender<F>> {
+        self.ports.get(slot as usize)?.as_ref()?.sender.as_deref()
     }
 
-    /// Removes the way to a shaped port.
-    pub fn take_way(&mut self, slot: u32) -> Option<Box<Way<F>>> {
+    /// Removes the sender to a shaped port.
+    pub fn take_sender(&mut self, slot: u32) -> Option<Box<ShapedSender<F>>> {
         self.shaping.own(slot, false);
-        self.ports.get_mut(slot as usize)?.as_mut()?.way.take()
+        self.ports.get_mut(slot as usize)?.as_mut()?.sender.take()
     }
 
     /// Returns a transmit queue to be given back, after sending what its batch still holds.
     pub fn take(&mut self, slot: u32, cell: &Cell) -> Option<Box<dyn TxQueue<F>>> {
         self.flush_port(slot, cell);
-        if let Some(mut way) = self.take_way(slot) {
-            cell.drop(DropReason::PortGone, way.close(cell));
+        if let Some(mut sender) = self.take_sender(slot) {
+            cell.drop(DropReason::PortGone, sender.close(cell));
         }
         let port = self.ports.get_mut(slot as usize)?.take()?;
         Some(port.tx)
@@ -184,7 +184,7 @@ impl<F: Frame> Egress<F> {
         self.dirty.clear();
         let ports = self.ports.iter_mut().flatten();
         let lost = ports.map(|port| {
-            let staged = port.way.as_mut().map_or(0, |way| way.discard());
+            let staged = port.sender.as_mut().map_or(0, |sender| sender.discard());
             port.finished_frames = 0;
             staged + port.batch.drain(..).count()
         });

@@ -95,21 +95,21 @@ struct Entry {
 
 /// Entries of addresses with the same hash, or that found earlier buckets full.
 #[repr(C, align(64))]
-struct Bucket {
+struct HashBucket {
     entries: [Entry; WAYS],
     /// Number of addresses whose search starts here or earlier and ends further on.
     passed: AtomicU32,
 }
 
-const _: () = assert!(size_of::<Bucket>() == 64);
+const _: () = assert!(size_of::<HashBucket>() == 64);
 
-impl Bucket {
-    fn new() -> Bucket {
+impl HashBucket {
+    fn new() -> HashBucket {
         let entry = || Entry {
             key: AtomicU64::new(0),
             seen: AtomicU64::new(0),
         };
-        Bucket {
+        HashBucket {
             entries: [entry(), entry(), entry()],
             passed: AtomicU32::new(0),
         }
@@ -199,7 +199,7 @@ struct Counts {
 pub struct MacTable {
     seed: u64,
     /// A power of two of them, with at least half as many places again as entries.
-    buckets: Box<[Bucket]>,
+    buckets: Box<[HashBucket]>,
     /// Most entries.
     size: usize,
     /// Odd while buckets change.
@@ -219,7 +219,7 @@ impl MacTable {
         };
         MacTable {
             seed: RandomState::new().hash_one(0_u8) | 1,
-            buckets: many(buckets, Bucket::new).into(),
+            buckets: many(buckets, HashBucket::new).into(),
             size,
             version: AtomicU64::new(0),
             inner: Mutex::new(Inner {

@@ -21,10 +21,10 @@ mod due;
 pub(crate) mod inspect;
 mod ring;
 pub(crate) mod room;
+mod sender;
 mod serve;
-mod way;
 
-pub(crate) use way::{NoDevice, Released, Shaping, Way};
+pub(crate) use sender::{NoDevice, Released, ShapedSender, Shaping};
 
 use crate::clock::monotonic_ns;
 use crate::counters::{Cell, DropReason};

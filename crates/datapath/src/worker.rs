@@ -1185,9 +1185,9 @@ fn obey<F: Frame>(
         Command::SetTx { slot, tx, counters } => egress.set(slot, tx, counters),
         Command::Shape {
             slot,
-            way: Some(way),
-        } => egress.shape(slot, way),
-        Command::Shape { slot, way: None } => egress.unshape(slot, cell),
+            sender: Some(sender),
+        } => egress.shape(slot, sender),
+        Command::Shape { slot, sender: None } => egress.unshape(slot, cell),
         Command::Remove { slot, ticket } => {
             let rx = give_back(&|port| port.id.slot() == slot);
             let tx = egress.take(slot, cell).into_iter().collect();

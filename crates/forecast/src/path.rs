@@ -46,7 +46,7 @@ impl Part {
 
 /// The whole path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Way {
+pub struct PathForecast {
     /// Mean delay, in seconds, with independent errors of the parts.
     pub delay: Span,
     /// The interval if all errors go the same way.
@@ -61,9 +61,9 @@ pub struct Way {
 }
 
 /// Adds up the parts of a path.
-pub fn add(parts: Vec<Part>, envelope: Option<Envelope>) -> Result<Way, Error> {
+pub fn add(parts: Vec<Part>, envelope: Option<Envelope>) -> Result<PathForecast, Error> {
     if parts.is_empty() {
-        return Err(Error::new("a way needs at least one queue or link"));
+        return Err(Error::new("a path needs at least one queue or link"));
     }
     let sum = |of: &dyn Fn(&Span) -> f64| -> f64 { parts.iter().map(|part| of(&part.delay)).sum() };
     let value = sum(&|delay| delay.value);
@@ -80,7 +80,7 @@ pub fn add(parts: Vec<Part>, envelope: Option<Envelope>) -> Result<Way, Error> {
         _ => None,
     };
     let doubtful = parts.iter().filter(|part| part.cannot_tell.is_some());
-    Ok(Way {
+    Ok(PathForecast {
         delay: Span {
             value,
             low: if value.is_finite() {
@@ -125,13 +125,13 @@ mod tests {
             parts in prop::collection::vec((1e-6..1.0_f64, 0.0..1.0_f64), 1..8),
         ) {
             let parts: Vec<Part> = parts.iter().map(|(value, share)| part("q", *value, value * share)).collect();
-            let way = add(parts.clone(), None).unwrap();
+            let path = add(parts.clone(), None).unwrap();
             let sum: f64 = parts.iter().map(|part| part.delay.value).sum();
-            prop_assert!((way.delay.value / sum - 1.0).abs() < 1e-9);
-            prop_assert!(way.together.low <= way.delay.low + 1e-12 && way.delay.low <= sum);
-            prop_assert!(way.together.high >= way.delay.high - 1e-12 && way.delay.high >= sum);
+            prop_assert!((path.delay.value / sum - 1.0).abs() < 1e-9);
+            prop_assert!(path.together.low <= path.delay.low + 1e-12 && path.delay.low <= sum);
+            prop_assert!(path.together.high >= path.delay.high - 1e-12 && path.delay.high >= sum);
             let widest = parts.iter().map(|part| part.delay.high - part.delay.value).fold(0.0, f64::max);
-            prop_assert!(way.delay.high - sum >= widest * 0.999_999);
+            prop_assert!(path.delay.high - sum >= widest * 0.999_999);
         }
     }
 
@@ -143,8 +143,8 @@ mod tests {
             rate: 1e6,
             burst: 24_000.0,
         };
-        let way = add(vec![link.clone()], Some(envelope)).unwrap();
-        assert!((way.bound.unwrap() - 41e-6).abs() < 1e-12);
+        let path = add(vec![link.clone()], Some(envelope)).unwrap();
+        assert!((path.bound.unwrap() - 41e-6).abs() < 1e-12);
         assert!(
             add(
                 vec![link],

@@ -281,7 +281,7 @@ fn finish_internet(frame: &mut impl Frame, start: usize, place: usize) {
 
 /// Result of verifying a packet's checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum ChecksumStatus {
     /// All checksums that the packet has are right.
     Good,
     /// The IPv4 header's is wrong.
@@ -299,7 +299,7 @@ pub fn verify(
     frame: &impl Frame,
     layers: &crate::parse::Layers,
     key: &crate::key::FlowKey,
-) -> Verdict {
+) -> ChecksumStatus {
     use crate::key::at;
     let (l3, l4, end) = (
         layers.l3.into(),
@@ -308,14 +308,14 @@ pub fn verify(
     );
     let eth_type = key.u16(at::ETH_TYPE);
     if l4 == 0 {
-        return Verdict::Unknown;
+        return ChecksumStatus::Unknown;
     }
     if eth_type == 0x0800 && frame_sum(frame, l3, l4) != 0xffff {
-        return Verdict::BadIp;
+        return ChecksumStatus::BadIp;
     }
     let fragment = key.u8(at::IP_FRAG) != 0;
     if !layers.transport || fragment || frame.offload().partial_checksum {
-        return Verdict::Unknown;
+        return ChecksumStatus::Unknown;
     }
     let protocol = key.u8(at::IP_PROTO);
     let sum = frame_sum(frame, l4, end);
@@ -324,7 +324,7 @@ pub fn verify(
     match protocol {
         6 | 17 | 58 => {
             if protocol == 58 && eth_type == 0x0800 {
-                return Verdict::Unknown;
+                return ChecksumStatus::Unknown;
             }
             let mut addresses = [0; 32];
             let (from, width) = if eth_type == 0x0800 {
@@ -336,14 +336,14 @@ pub fn verify(
             if !frame.read_at(from, &mut addresses[..2 * width])
                 || !frame.read_at(l4 + 6, &mut field)
             {
-                return Verdict::Unknown;
+                return ChecksumStatus::Unknown;
             }
             if protocol == 17 && field == [0, 0] {
                 // Allowed over IPv4; over IPv6 only for tunnels (RFC 6935).
                 return if eth_type == 0x0800 {
-                    Verdict::Good
+                    ChecksumStatus::Good
                 } else {
-                    Verdict::Unknown
+                    ChecksumStatus::Unknown
                 };
             }
             let (src, dst) = addresses[..2 * width].split_at(width);
@@ -355,17 +355,17 @@ pub fn verify(
             return if frame.read_at(l4 + 8, &mut field)
                 && sctp(frame, l4, end) == u32::from_le_bytes(field)
             {
-                Verdict::Good
+                ChecksumStatus::Good
             } else {
-                Verdict::BadTransport
+                ChecksumStatus::BadTransport
             };
         }
-        _ => return Verdict::Unknown,
+        _ => return ChecksumStatus::Unknown,
     }
     if total.fold() == 0xffff {
-        Verdict::Good
+        ChecksumStatus::Good
     } else {
-        Verdict::BadTransport
+        ChecksumStatus::BadTransport
     }
 }
 

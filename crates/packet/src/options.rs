@@ -3,9 +3,9 @@
 //! Each bridge's map says which option (class, type) of what length a field stands for. The key has
 //! [`SPACE`] bytes for the bodies of all options together, and a bit per field that says whether
 //! the packet has the option. When an option is mapped it gets a free place among these bytes
-//! ([`Place::free`]), wherever there is one that is long enough. Places can end every 4 bytes, and
-//! are numbered by their ends. What workers run knows places only: the [`Field`] of option n then
-//! stands for place n ([`Place::field`]).
+//! ([`KeyRange::free`]), wherever there is one that is long enough. Places can end every 4 bytes,
+//! and are numbered by their ends. What workers run knows places only: the [`Field`] of option n
+//! then stands for place n ([`KeyRange::field`]).
 //!
 //! Messages name a field without knowing its place, or even its length. So a [`Match`] can *name*
 //! options: [`Match::option`] returns what was said of one. Whoever keeps the map converts names to
@@ -39,18 +39,18 @@ pub const fn end(number: usize) -> usize {
 
 /// The bytes of the key for an option of a given length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct KeyRange {
     /// The first byte of the key.
     pub start: usize,
     /// The byte after the last.
     pub end: usize,
 }
 
-impl Place {
+impl KeyRange {
     /// Returns the place of that number; None if so many bytes do not fit there.
-    pub fn new(number: usize, length: usize) -> Option<Place> {
+    pub fn new(number: usize, length: usize) -> Option<KeyRange> {
         let fits = number < OPTIONS && at::TUN_METADATA + length <= end(number);
-        (fits && length <= LONGEST).then(|| Place {
+        (fits && length <= LONGEST).then(|| KeyRange {
             start: end(number) - length,
             end: end(number),
         })
@@ -58,11 +58,11 @@ impl Place {
 
     /// Returns a place for so many bytes beside those that are taken: in the shortest gap that is
     /// long enough. None if there is no such gap.
-    pub fn free(taken: impl Iterator<Item = Place>, length: usize) -> Option<Place> {
+    pub fn free(taken: impl Iterator<Item = KeyRange>, length: usize) -> Option<KeyRange> {
         if length == 0 {
-            return Place::new(0, 0); // an option without a body takes nobody's place
+            return KeyRange::new(0, 0); // an option without a body takes nobody's place
         }
-        let mut taken: Vec<Place> = taken.filter(|place| place.length() != 0).collect();
+        let mut taken: Vec<KeyRange> = taken.filter(|place| place.length() != 0).collect();
         taken.sort_by_key(|place| std::cmp::Reverse(place.end));
         let starts = taken.iter().map(|place| place.start);
         let ends = taken.iter().map(|place| place.end);
@@ -70,7 +70,7 @@ impl Place {
         let gaps = gaps.zip(ends.chain([at::TUN_METADATA]));
         let fit = gaps.filter(|(to, from)| *to >= from + length);
         let (to, _) = fit.min_by_key(|(to, from)| to - from)?;
-        Place::new((end(0) - to) / STEP, length)
+        KeyRange::new((end(0) - to) / STEP, length)
     }
 
     /// Returns the field that stands for the place in what workers run. It ends where the place
@@ -158,7 +158,7 @@ impl Match {
 
     /// Compares the bytes of an option's place, instead of what the match names. `value` and `mask`
     /// have the place's length.
-    pub fn place_option(&mut self, option: usize, place: Place, value: &[u8], mask: &[u8]) {
+    pub fn place_option(&mut self, option: usize, place: KeyRange, value: &[u8], mask: &[u8]) {
         self.clear_option(option);
         self.set_bytes(place.start, value, mask);
         self.set_option_present(option);
@@ -166,7 +166,7 @@ impl Match {
 
     /// Names an option, instead of comparing the bytes of its place; does nothing if the match does
     /// not ask for it.
-    pub fn name_option(&mut self, option: usize, place: Place) {
+    pub fn name_option(&mut self, option: usize, place: KeyRange) {
         if self.options() >> option & 1 == 1 && self.option(option).is_none() {
             let (value, mask) = self.bytes(place.start, place.length());
             self.clear_bits(place.start, &vec![0xff; place.length()]);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn places_of_four_bytes_fill_the_space() {
         let mut taken = Vec::new();
-        while let Some(place) = Place::free(taken.iter().copied(), 4) {
+        while let Some(place) = KeyRange::free(taken.iter().copied(), 4) {
             assert!(place.start >= at::TUN_METADATA && place.end <= WORDS * 8);
             assert_eq!(place.length(), 4);
             taken.push(place);
@@ -220,11 +220,11 @@ mod tests {
             let def = Field::of_tunnel_option(number).def();
             assert_eq!(def.field.tunnel_option(), Some(number));
             assert_eq!((def.offset + def.bytes, def.bytes), (end(number), LONGEST));
-            let place = Place::new(number, 4).unwrap();
+            let place = KeyRange::new(number, 4).unwrap();
             assert_eq!(place.field(), def.field);
         }
-        assert_eq!(Place::new(63, 8), None);
-        assert_eq!(Place::new(0, 125), None);
+        assert_eq!(KeyRange::new(63, 8), None);
+        assert_eq!(KeyRange::new(0, 125), None);
     }
 
     proptest! {
@@ -232,7 +232,7 @@ mod tests {
         /// no gap is long enough.
         #[test]
         fn places_do_not_overlap(steps in prop::collection::vec((0_usize..=31, any::<bool>(), any::<prop::sample::Index>()), 1..60)) {
-            let mut taken: Vec<Place> = Vec::new();
+            let mut taken: Vec<KeyRange> = Vec::new();
             for (words, leaves, which) in steps {
                 if leaves && !taken.is_empty() {
                     taken.swap_remove(which.index(taken.len()));
@@ -247,7 +247,7 @@ mod tests {
                 let length = 4 * words;
                 let mut gaps = used.windows(length.max(1));
                 let has_gap = length == 0 || gaps.any(|gap| gap.iter().all(|used| !used));
-                let place = Place::free(taken.iter().copied(), length);
+                let place = KeyRange::free(taken.iter().copied(), length);
                 prop_assert_eq!(place.is_some(), has_gap);
                 taken.extend(place);
             }

@@ -29,7 +29,7 @@ pub(crate) struct Context<'a> {
 
 /// Where a list of actions stands; packet-ins report it as their reason.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ListContext {
     /// Applied by a rule, or in a packet-out's list.
     Apply,
     /// Applied by a table-miss rule: any match, priority 0 (1.3.5 section 5.4).
@@ -40,13 +40,13 @@ enum Place {
     Bucket,
 }
 
-impl Place {
+impl ListContext {
     fn reason(self) -> PacketInReason {
         match self {
-            Place::Apply => PacketInReason::Action,
-            Place::Miss => PacketInReason::TableMiss,
-            Place::Set => PacketInReason::ActionSet,
-            Place::Bucket => PacketInReason::Group,
+            ListContext::Apply => PacketInReason::Action,
+            ListContext::Miss => PacketInReason::TableMiss,
+            ListContext::Set => PacketInReason::ActionSet,
+            ListContext::Bucket => PacketInReason::Group,
         }
     }
 }
@@ -61,7 +61,11 @@ pub(crate) fn instructions(
         return OpList::new(vec![part]);
     }
     let mut ops = Vec::new();
-    let apply = if miss { Place::Miss } else { Place::Apply };
+    let apply = if miss {
+        ListContext::Miss
+    } else {
+        ListContext::Apply
+    };
     let mut ordered: Vec<&Instruction> = instructions.iter().collect();
     ordered.sort_by_key(|instruction| rank(instruction));
     for instruction in ordered {
@@ -70,7 +74,7 @@ pub(crate) fn instructions(
             Instruction::ClearActions => ops.push(Op::ClearActions),
             Instruction::WriteActions(actions) => {
                 let mut set = Vec::new();
-                append(&mut set, actions, Place::Set, context);
+                append(&mut set, actions, ListContext::Set, context);
                 ops.push(Op::WriteActions(set.into()));
             }
             Instruction::WriteMetadata { value, mask } => ops.push(Op::SetField {
@@ -102,7 +106,7 @@ pub(crate) fn rank(instruction: &Instruction) -> u8 {
 /// Compiles a bucket's actions, which form an action set; None when there are too many.
 pub(crate) fn bucket(actions: &[Action], context: Context<'_>) -> Option<Box<[Op]>> {
     let mut ops = Vec::new();
-    append(&mut ops, actions, Place::Bucket, context);
+    append(&mut ops, actions, ListContext::Bucket, context);
     Some(OpList::new(in_set_order(&ops)?).ops)
 }
 
@@ -119,15 +123,15 @@ pub(crate) fn packet_out(actions: &[Action], context: Context<'_>) -> OpList {
         before,
     )) = actions.split_last()
     {
-        append(&mut ops, before, Place::Apply, context);
+        append(&mut ops, before, ListContext::Apply, context);
         ops.push(Op::Goto(0));
     } else {
-        append(&mut ops, actions, Place::Apply, context);
+        append(&mut ops, actions, ListContext::Apply, context);
     }
     OpList::new(ops)
 }
 
-fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place, context: Context<'_>) {
+fn append(ops: &mut Vec<Op>, actions: &[Action], place: ListContext, context: Context<'_>) {
     for action in actions {
         for placed in context.options.placed(action).iter() {
             append_one(ops, placed, place, context);
@@ -138,7 +142,7 @@ fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place, context: Context<
     }
 }
 
-fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context<'_>) {
+fn append_one(ops: &mut Vec<Op>, action: &Action, place: ListContext, context: Context<'_>) {
     match action {
         Action::Output { port, max_len } => ops.push(output(*port, *max_len, place)),
         Action::OutputReg { source, .. } => ops.push(Op::OutputReg {
@@ -300,7 +304,7 @@ fn number(address: &[u8; 6]) -> u128 {
         .fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
-fn output(to: port::PortNo, max_len: u16, place: Place) -> Op {
+fn output(to: port::PortNo, max_len: u16, place: ListContext) -> Op {
     match to {
         port::IN_PORT => Op::InPort,
         port::TABLE => Op::Resubmit {
@@ -322,7 +326,7 @@ fn output(to: port::PortNo, max_len: u16, place: Place) -> Op {
 }
 
 /// Returns the reason that a `controller` action names; `OFPR_ACTION` stands for that of its place.
-fn reason_of(reason: u8, place: Place) -> PacketInReason {
+fn reason_of(reason: u8, place: ListContext) -> PacketInReason {
     match reason {
         0 => PacketInReason::NoMatch,
         2 => PacketInReason::InvalidTtl,

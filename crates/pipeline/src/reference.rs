@@ -1078,7 +1078,7 @@ impl<'p> Machine<'p> {
 
     /// Returns where a tunnel option's bytes are in the key; None for other fields, and for options
     /// that are not mapped.
-    fn place(&self, field: Field) -> Option<packet::options::Place> {
+    fn place(&self, field: Field) -> Option<packet::options::KeyRange> {
         self.pipeline.options.place(field.tunnel_option()?)
     }
 

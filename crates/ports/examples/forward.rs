@@ -1,5 +1,5 @@
-//! Forwards frames between two ports, both ways, and prints the rate: what a core can do before any
-//! switching.
+//! Forwards frames between two ports, in both directions, and prints the rate: what a core can do
+//! before any switching.
 //!
 //! `forward PORT PORT [SECONDS] [DPDK-EXTRA]`, where a port is `TYPE:NAME[;OPTION=VALUE]...`:
 //!
@@ -29,7 +29,7 @@ fn open(eal: &Eal, text: &str) -> Result<OpenPort, Failure> {
 }
 
 /// One direction of forwarding.
-struct Way {
+struct Direction {
     from: Box<dyn RxQueue<Mbuf>>,
     to: Box<dyn TxQueue<Mbuf>>,
     packets: u64,
@@ -37,7 +37,7 @@ struct Way {
     lost: u64,
 }
 
-impl Way {
+impl Direction {
     fn forward(&mut self, frames: &mut Vec<Mbuf>) {
         if self.from.receive(frames) > 0 {
             let outcome = self.to.send(frames);
@@ -48,26 +48,26 @@ impl Way {
     }
 }
 
-fn work(ways: &mut [Way], seconds: u64) {
+fn work(directions: &mut [Direction], seconds: u64) {
     let registration = ports::eal::register_thread();
     let mut frames = Vec::new();
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds) {
         for _ in 0..200 {
-            for way in ways.iter_mut() {
-                way.forward(&mut frames);
+            for direction in directions.iter_mut() {
+                direction.forward(&mut frames);
             }
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    for way in ways {
+    for direction in directions {
         println!(
             "{} packets, {:.2} million a second, {:.2} Gbit/s, {} lost, {:?}",
-            way.packets,
-            way.packets as f64 / seconds / 1e6,
-            way.bytes as f64 * 8.0 / seconds / 1e9,
-            way.lost,
-            way.from.drops()
+            direction.packets,
+            direction.packets as f64 / seconds / 1e6,
+            direction.bytes as f64 * 8.0 / seconds / 1e9,
+            direction.lost,
+            direction.from.drops()
         );
     }
     drop(registration);
@@ -84,8 +84,8 @@ fn main() -> Result<(), Failure> {
     })?;
     println!("{eal:?}");
     let (mut a, mut b) = (open(&eal, &first)?, open(&eal, &second)?);
-    let way = |from: &mut OpenPort, to: &mut OpenPort| -> Result<Way, Failure> {
-        Ok(Way {
+    let direction = |from: &mut OpenPort, to: &mut OpenPort| -> Result<Direction, Failure> {
+        Ok(Direction {
             from: from.rx.remove(0),
             to: to.control.tx_queue(0)?,
             packets: 0,
@@ -93,15 +93,15 @@ fn main() -> Result<(), Failure> {
             lost: 0,
         })
     };
-    let mut ways = [way(&mut a, &mut b)?, way(&mut b, &mut a)?];
+    let mut directions = [direction(&mut a, &mut b)?, direction(&mut b, &mut a)?];
     let worker = std::thread::spawn(move || {
-        work(&mut ways, seconds);
-        ways
+        work(&mut directions, seconds);
+        directions
     });
-    let ways = worker.join().map_err(|_| "the worker panicked")?;
+    let directions = worker.join().map_err(|_| "the worker panicked")?;
     a.control.close();
     b.control.close();
-    drop(ways);
+    drop(directions);
     eal.cleanup();
     Ok(())
 }

@@ -16,7 +16,7 @@ const LONGEST: u64 = 512;
 
 /// A device's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DeviceLocation {
     /// The network namespace it is in.
     pub namespace: Namespace,
     /// Its index there.
@@ -30,7 +30,7 @@ pub(crate) struct Record {
     /// The network namespace of the process.
     home: Namespace,
     /// Contents of the file, as far as known.
-    written: Option<Place>,
+    written: Option<DeviceLocation>,
 }
 
 impl Record {
@@ -51,7 +51,7 @@ impl Record {
 
     /// Reads the record; None if there is none, or if it was written before the machine booted or
     /// in another namespace.
-    pub(crate) fn read(&self) -> Option<Place> {
+    pub(crate) fn read(&self) -> Option<DeviceLocation> {
         let mut text = String::new();
         let file = fs::File::open(self.path()).ok()?;
         file.take(LONGEST).read_to_string(&mut text).ok()?;
@@ -59,7 +59,7 @@ impl Record {
     }
 
     /// Records where the device is, unless that is recorded already.
-    pub(crate) fn write(&mut self, place: Place) -> io::Result<()> {
+    pub(crate) fn write(&mut self, place: DeviceLocation) -> io::Result<()> {
         if self.written == Some(place) {
             return Ok(());
         }
@@ -92,8 +92,8 @@ fn boot() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-fn encode(boot: &str, home: Namespace, place: Place) -> String {
-    let Place { namespace, index } = place;
+fn encode(boot: &str, home: Namespace, place: DeviceLocation) -> String {
+    let DeviceLocation { namespace, index } = place;
     format!(
         "{boot} {} {} {} {} {index}\n",
         home.device, home.inode, namespace.device, namespace.inode
@@ -101,7 +101,7 @@ fn encode(boot: &str, home: Namespace, place: Place) -> String {
 }
 
 /// Reads what [`encode`] has written since the last boot and in the same namespace.
-fn decode(text: &str, boot: &str, home: Namespace) -> Option<Place> {
+fn decode(text: &str, boot: &str, home: Namespace) -> Option<DeviceLocation> {
     // Without the final newline it is incomplete.
     let mut words = text.strip_suffix('\n')?.split(' ');
     if words.next()? != boot {
@@ -114,7 +114,7 @@ fn decode(text: &str, boot: &str, home: Namespace) -> Option<Place> {
     }
     let (device, inode) = (number()?, number()?);
     let index = u32::try_from(number()?).ok()?;
-    (words.next().is_none() && index != 0).then_some(Place {
+    (words.next().is_none() && index != 0).then_some(DeviceLocation {
         namespace: Namespace { device, inode },
         index,
     })
@@ -143,7 +143,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_record_is_read_as_it_was_written(device: u64, inode: u64, index in 1u32..) {
-            let place = Place { namespace: Namespace { device, inode }, index };
+            let place = DeviceLocation { namespace: Namespace { device, inode }, index };
             let text = encode("b-1", HOME, place);
             prop_assert_eq!(decode(&text, "b-1", HOME), Some(place));
             prop_assert_eq!(decode(&text, "b-2", HOME), None, "another run of the machine");
@@ -166,7 +166,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("records-{}", std::process::id()));
         let mut record = Record::new(&directory, "tap0", HOME);
         assert_eq!((record.read(), leftovers(&directory)), (None, Vec::new()));
-        let place = Place {
+        let place = DeviceLocation {
             namespace: HOME,
             index: 12,
         };

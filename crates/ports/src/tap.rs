@@ -18,7 +18,7 @@ use crate::interface::{Finder, Found, Interface, Trouble};
 use crate::link::{self, Links, SharedLinks};
 use crate::mbuf::{self, Mbuf};
 use crate::namespace::{self, Namespace};
-use crate::record::{Place, Record};
+use crate::record::{DeviceLocation, Record};
 use crate::spec::PortSpec;
 use crate::turn::Turn;
 use crate::vector::{self, Buffers, KERNEL, Refused, Slot};
@@ -136,8 +136,8 @@ fn create(links: &SharedLinks, spec: &PortSpec) -> Result<Device, i32> {
 }
 
 /// Opens a device that no process has open.
-fn reattach(links: &SharedLinks, place: Place) -> Result<OwnedFd, i32> {
-    let Place { namespace, index } = place;
+fn reattach(links: &SharedLinks, place: DeviceLocation) -> Result<OwnedFd, i32> {
+    let DeviceLocation { namespace, index } = place;
     let mut links = links.lock();
     if namespace == links.home() {
         return attach_to(&mut links, index);
@@ -482,7 +482,7 @@ impl TapControl {
 
     /// Records where the device is now.
     fn follow(&mut self) {
-        let place = Place {
+        let place = DeviceLocation {
             namespace: self.interface.elsewhere().unwrap_or(self.home),
             index: self.interface.index(),
         };

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 #[derive(Debug)]
-struct Place {
+struct Slot {
     number: u32,
     /// From `Arc::into_raw`, or null.
     current: AtomicPtr<Meter>,
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let current = *self.current.get_mut();
         if !current.is_null() {
@@ -33,7 +33,7 @@ impl Drop for Place {
 /// The slot of a meter number on a bridge. Two are equal when their numbers are: steps of different
 /// bridges are not compared.
 #[derive(Clone, Debug)]
-pub struct MeterRef(Arc<Place>);
+pub struct MeterRef(Arc<Slot>);
 
 impl PartialEq for MeterRef {
     fn eq(&self, other: &MeterRef) -> bool {
@@ -52,7 +52,7 @@ impl Hash for MeterRef {
 impl MeterRef {
     /// Creates an empty slot: packets pass, uncounted.
     pub fn new(number: u32) -> MeterRef {
-        MeterRef(Arc::new(Place {
+        MeterRef(Arc::new(Slot {
             number,
             current: AtomicPtr::default(),
         }))

@@ -1,6 +1,6 @@
 //! Cycles per packet (enqueue and dequeue) of a shaped port, by the number of its queues.
 //!
-//! 10 Gbit/s of 1514-byte frames in bursts of 32 to randomly drawn queues, in three ways: queues
+//! 10 Gbit/s of 1514-byte frames in bursts of 32 to randomly drawn queues, in three cases: queues
 //! that keep to their own rate, queues that borrow everything, and queues with a bound. The
 //! shaper's clock is virtual; the result is the minimum of many rounds.
 //!
@@ -31,22 +31,22 @@ fn cycles() -> u64 {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum Case {
     Own,
     Borrow,
     Bound,
 }
 
-fn shaper(queues: u32, way: Way) -> Shaper<NonZeroU64> {
+fn shaper(queues: u32, case: Case) -> Shaper<NonZeroU64> {
     let mut spec = PortSpec::new(RATE);
     spec.limit_packets = 1 << 20;
     spec.flows = if queues > 4096 { 4 } else { 64 };
     let share = RATE / u64::from(queues);
     spec.queues = (0..queues)
-        .map(|number| match way {
-            Way::Own => QueueSpec::new(number, share, share),
-            Way::Borrow => QueueSpec::new(number, share / 10, RATE),
-            Way::Bound => QueueSpec {
+        .map(|number| match case {
+            Case::Own => QueueSpec::new(number, share, share),
+            Case::Borrow => QueueSpec::new(number, share / 10, RATE),
+            Case::Bound => QueueSpec {
                 max_latency_ns: Some(1_000_000_000),
                 ..QueueSpec::new(number, share, share)
             },
@@ -56,9 +56,9 @@ fn shaper(queues: u32, way: Way) -> Shaper<NonZeroU64> {
 }
 
 /// Returns cycles per packet, the minimum of some rounds.
-fn measure(queues: u32, way: Way) -> f64 {
+fn measure(queues: u32, case: Case) -> f64 {
     const ROUND: usize = 200;
-    let mut shaper = shaper(queues, way);
+    let mut shaper = shaper(queues, case);
     let mut random = 0x1234_5678_9abc_def1_u64;
     let frame_ns = u64::from(LEN) * 8 * 1_000_000_000 / RATE;
     let mut now = 0;
@@ -116,7 +116,7 @@ fn main() {
         .collect();
     let all = [8, 1000, 100_000];
     for &queues in if asked.is_empty() { &all[..] } else { &asked } {
-        let row = [Way::Own, Way::Borrow, Way::Bound].map(|way| measure(queues, way));
+        let row = [Case::Own, Case::Borrow, Case::Bound].map(|case| measure(queues, case));
         let first = first.get_or_insert(row);
         let ratio: Vec<String> = row
             .iter()

@@ -59,7 +59,7 @@ impl Rate {
 
 /// A token bucket.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     rate: Rate,
     depth: u64,
     /// Time without use after which the bucket is certainly full, and before which differences of
@@ -71,12 +71,12 @@ pub struct Bucket {
     touched: AtomicU64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Makes a full bucket that holds `depth` tokens, 2^61 at most.
-    pub fn new(rate: Rate, depth: u64, now_ns: u64) -> Bucket {
+    pub fn new(rate: Rate, depth: u64, now_ns: u64) -> TokenBucket {
         let depth = depth.min(1 << 61);
         let seconds = (1_u64 << 62) / rate.tokens().max(1);
-        Bucket {
+        TokenBucket {
             rate,
             depth,
             rest_ns: seconds.saturating_mul(SECOND),

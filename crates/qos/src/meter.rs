@@ -6,7 +6,7 @@
 //! vSwitch). Buckets begin full. Buckets and counters are atomic: workers share a meter without a
 //! lock.
 
-use crate::bucket::{Bucket, Rate};
+use crate::bucket::{Rate, TokenBucket};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Unit of rates and bursts.
@@ -93,7 +93,7 @@ impl Counter {
 struct Band {
     kind: BandKind,
     rate: u32,
-    bucket: Bucket,
+    bucket: TokenBucket,
     acted: Counter,
 }
 
@@ -119,7 +119,7 @@ impl Meter {
             Band {
                 kind: spec.kind,
                 rate: spec.rate,
-                bucket: Bucket::new(rate, depth, now_ns),
+                bucket: TokenBucket::new(rate, depth, now_ns),
                 acted: Counter::default(),
             }
         });

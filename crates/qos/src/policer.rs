@@ -15,7 +15,7 @@
 //! `cbs`, `eir` and `ebs`, and count packets from the IP header on. The buckets are those of
 //! [`crate::bucket`], so workers share a policer without a lock.
 
-use crate::bucket::{Bucket, Rate};
+use crate::bucket::{Rate, TokenBucket};
 
 mod port;
 
@@ -57,15 +57,15 @@ fn rate(bytes: u64) -> Rate {
     }
 }
 
-fn bucket(profile: Profile, now_ns: u64) -> Bucket {
-    Bucket::new(rate(profile.rate), profile.burst, now_ns)
+fn bucket(profile: Profile, now_ns: u64) -> TokenBucket {
+    TokenBucket::new(rate(profile.rate), profile.burst, now_ns)
 }
 
 /// A single-rate three-colour marker.
 #[derive(Debug)]
 pub struct SingleRate {
-    committed: Bucket,
-    both: Bucket,
+    committed: TokenBucket,
+    both: TokenBucket,
 }
 
 impl SingleRate {
@@ -99,8 +99,8 @@ impl SingleRate {
 /// A two-rate three-colour marker with separate excess.
 #[derive(Debug)]
 pub struct TwoRates {
-    committed: Bucket,
-    excess: Bucket,
+    committed: TokenBucket,
+    excess: TokenBucket,
 }
 
 impl TwoRates {
@@ -126,8 +126,8 @@ impl TwoRates {
 /// A two-rate three-colour marker with a peak rate.
 #[derive(Debug)]
 pub struct PeakRate {
-    committed: Bucket,
-    peak: Bucket,
+    committed: TokenBucket,
+    peak: TokenBucket,
 }
 
 impl PeakRate {

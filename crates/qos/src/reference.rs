@@ -9,17 +9,17 @@ use crate::meter::{BandKind, BandSpec, Unit, Verdict};
 
 /// One bucket.
 #[derive(Clone, Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     per_second: u128,
     depth: u128,
     level: u128,
     last_ns: u128,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Makes a full bucket.
-    pub fn new(per_second: u64, depth: u64, now_ns: u64) -> Bucket {
-        Bucket {
+    pub fn new(per_second: u64, depth: u64, now_ns: u64) -> TokenBucket {
+        TokenBucket {
             per_second: per_second.into(),
             depth: depth.into(),
             level: depth.into(),
@@ -49,7 +49,7 @@ impl Bucket {
 #[derive(Clone, Debug)]
 pub struct Meter {
     unit: Unit,
-    bands: Vec<(BandSpec, Bucket)>,
+    bands: Vec<(BandSpec, TokenBucket)>,
 }
 
 impl Meter {
@@ -62,7 +62,7 @@ impl Meter {
             } else {
                 band.burst
             };
-            let bucket = Bucket::new(
+            let bucket = TokenBucket::new(
                 u64::from(band.rate) * scale,
                 u64::from(burst) * scale,
                 now_ns,

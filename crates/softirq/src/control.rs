@@ -6,7 +6,7 @@
 use crate::clock::now_ns;
 use crate::key::{MatchError, parse_match};
 use crate::session::{EntryRequest, Session, SessionError};
-use crate::vms::Place;
+use crate::vms::VmLocation;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -56,7 +56,7 @@ pub enum Request {
         /// Its number.
         id: u16,
         /// Where it runs; none if it has stopped.
-        place: Option<Place>,
+        place: Option<VmLocation>,
     },
     /// Sets the priority bit of a virtual machine's entries.
     Priority {

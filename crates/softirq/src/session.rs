@@ -25,7 +25,7 @@ use crate::object::BpfError;
 use crate::parse::Layout;
 use crate::program::{Constants, Mode, Program, Published, rankings};
 use crate::sampler::{Sampler, Shares, visit};
-use crate::vms::{Place, Vm};
+use crate::vms::{Vm, VmLocation};
 use choices::Choices;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use steer::balance::Balancer;
@@ -579,7 +579,7 @@ impl Session {
     /// # Errors
     ///
     /// It stops but is unknown; or there is no such core or process. Nothing is changed.
-    pub fn set_vm(&mut self, id: u16, place: Option<Place>) -> Result<(), SessionError> {
+    pub fn set_vm(&mut self, id: u16, place: Option<VmLocation>) -> Result<(), SessionError> {
         match place {
             None => {
                 if self.vms.remove(&id).is_none() {
@@ -588,11 +588,11 @@ impl Session {
                 self.cores.vm_stopped(VmId(id));
             }
             Some(place) => {
-                if let Place::Core(cpu) = place {
+                if let VmLocation::Core(cpu) = place {
                     self.check_core(cpu)?;
                 }
                 let mut vm = Vm::new(place.clone());
-                if let (false, Place::Process(pid)) = (vm.look(), &place) {
+                if let (false, VmLocation::Process(pid)) = (vm.look(), &place) {
                     return Err(SessionError::NoProcess(*pid));
                 }
                 let others = self.vms.iter().filter(|(other, _)| **other != id);

@@ -9,7 +9,7 @@ const THREADS_MAX: usize = 1024;
 /// How a virtual machine's cores are known.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum VmLocation {
     /// It runs on this core.
     Core(u32),
     /// It is this process: QEMU, or another one that runs its virtual processors.
@@ -29,7 +29,7 @@ struct Thread {
 #[derive(Clone, Debug)]
 pub struct Vm {
     /// How its cores are known.
-    pub place: Place,
+    pub place: VmLocation,
     /// The cores that it runs on.
     pub cores: BTreeSet<u32>,
     threads: BTreeMap<u32, Thread>,
@@ -37,10 +37,10 @@ pub struct Vm {
 
 impl Vm {
     /// Creates a virtual machine; its cores are not known yet, unless they are told.
-    pub fn new(place: Place) -> Vm {
+    pub fn new(place: VmLocation) -> Vm {
         let cores = match place {
-            Place::Core(core) => BTreeSet::from([core]),
-            Place::Process(_) => BTreeSet::new(),
+            VmLocation::Core(core) => BTreeSet::from([core]),
+            VmLocation::Process(_) => BTreeSet::new(),
         };
         Vm {
             place,
@@ -51,7 +51,7 @@ impl Vm {
 
     /// Finds the cores of its threads. Returns false if its process has ended.
     pub fn look(&mut self) -> bool {
-        let Place::Process(pid) = self.place else {
+        let VmLocation::Process(pid) = self.place else {
             return true;
         };
         let Some(threads) = threads(pid) else {
@@ -148,8 +148,8 @@ mod tests {
         let now = BTreeMap::from([(1, thread(5, 0)), (2, thread(12, 3)), (4, thread(0, 2))]);
         assert_eq!(cores_of(&before, &now), BTreeSet::from([2, 3]));
         assert_eq!(cores_of(&BTreeMap::new(), &before), BTreeSet::from([0, 1]));
-        let mut this = Vm::new(Place::Process(std::process::id()));
+        let mut this = Vm::new(VmLocation::Process(std::process::id()));
         assert!(this.look() && !this.cores.is_empty());
-        assert!(!Vm::new(Place::Process(u32::MAX)).look());
+        assert!(!Vm::new(VmLocation::Process(u32::MAX)).look());
     }
 }

@@ -346,9 +346,9 @@ impl Subscriber for Gate {
         let level = Level::from_tracing(metadata.level());
         if !is_audit(module, level) && read(&log.settings).table.is_rate_limited(module) {
             match log.limits.ask(metadata.callsite()) {
-                limit::Verdict::Pass => {}
-                limit::Verdict::PassAfterDrops(text) => emit(module, level, &text),
-                limit::Verdict::Drop => {
+                limit::Admission::Pass => {}
+                limit::Admission::PassAfterDrops(text) => emit(module, level, &text),
+                limit::Admission::Drop => {
                     RATE_LIMITED.increment();
                     return;
                 }

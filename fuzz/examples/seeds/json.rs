@@ -1,7 +1,7 @@
 //! JSON: what `ovsdb-server` sends to a client that configures a switch, and what `ovs-appctl`
 //! sends.
 
-use crate::{Corpus, Place};
+use crate::{Corpus, SocketDirectory};
 use ovsdb::wire::Framer;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -82,7 +82,7 @@ const CHANGES: &[&[&str]] = &[
     &["del-br", "b"],
 ];
 
-pub fn write_ovsdb(corpus: &Corpus, place: &Place) -> io::Result<()> {
+pub fn write_ovsdb(corpus: &Corpus, place: &SocketDirectory) -> io::Result<()> {
     let (database, socket) = (place.join("db"), place.join("db.sock"));
     run(Command::new("ovsdb-tool")
         .arg("create")
@@ -165,7 +165,7 @@ const BY_HAND_OVSDB: &[(&str, &str)] = &[
     ),
 ];
 
-pub fn write_unixctl(corpus: &Corpus, place: &Place) -> io::Result<()> {
+pub fn write_unixctl(corpus: &Corpus, place: &SocketDirectory) -> io::Result<()> {
     let path = place.join("ctl");
     let listener = UnixListener::bind(&path)?;
     let commands: &[&[&str]] = &[

@@ -40,13 +40,13 @@ impl Corpus {
 }
 
 /// A directory for sockets, removed at the end.
-pub struct Place(PathBuf);
+pub struct SocketDirectory(PathBuf);
 
-impl Place {
-    pub fn new() -> std::io::Result<Place> {
+impl SocketDirectory {
+    pub fn new() -> std::io::Result<SocketDirectory> {
         let path = std::env::temp_dir().join(format!("sluice-seeds-{}", std::process::id()));
         std::fs::create_dir_all(&path)?;
-        Ok(Place(path))
+        Ok(SocketDirectory(path))
     }
 
     pub fn join(&self, name: &str) -> PathBuf {
@@ -54,14 +54,14 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 fn main() -> std::io::Result<()> {
-    let place = Place::new()?;
+    let place = SocketDirectory::new()?;
     frames::write(&Corpus::of("packet")?)?;
     tunnels::write(&Corpus::of("tunnel")?)?;
     fragments::write(&Corpus::of("fragments")?)?;

@@ -1,7 +1,7 @@
 //! OpenFlow: messages that `ovs-ofctl` sends to a switch, in every version, and that a switch
 //! sends.
 
-use crate::{Corpus, Place};
+use crate::{Corpus, SocketDirectory};
 use openflow::action::{Action, Instruction};
 use openflow::flow::{FlowFlags, FlowRemoved, FlowRemovedReason, FlowStats};
 use openflow::group::{Bucket, GroupDescription, GroupKind, GroupStats};
@@ -140,7 +140,7 @@ const COMMANDS: &[&[&str]] = &[
     ],
 ];
 
-pub fn write(corpus: &Corpus, place: &Place) -> io::Result<()> {
+pub fn write(corpus: &Corpus, place: &SocketDirectory) -> io::Result<()> {
     // The other versions have the same formats as their neighbours.
     let versions = [Version::V1_0, Version::V1_3, Version::V1_5];
     for version in versions {
@@ -158,7 +158,7 @@ pub fn write(corpus: &Corpus, place: &Place) -> io::Result<()> {
 }
 
 /// Runs all commands against a simple switch, and stores each distinct message that they send.
-fn record(corpus: &Corpus, place: &Place, version: Version) -> io::Result<()> {
+fn record(corpus: &Corpus, place: &SocketDirectory, version: Version) -> io::Result<()> {
     let path = place.join(version.name());
     let listener = UnixListener::bind(&path)?;
     let mut seen = BTreeSet::new();

@@ -3,7 +3,7 @@
 use crate::output::{out, outln};
 use softirq::sampler::Source;
 use softirq::session::{CoreStatus, FlowsStatus, Status};
-use softirq::vms::Place;
+use softirq::vms::VmLocation;
 
 fn joined<T: ToString>(all: &[T]) -> String {
     let all: Vec<String> = all.iter().map(T::to_string).collect();
@@ -79,8 +79,8 @@ pub fn status(status: &Status) {
     }
     for vm in &status.vms {
         let place = match vm.place {
-            Place::Core(_) => "as told".to_owned(),
-            Place::Process(pid) => format!("process {pid}"),
+            VmLocation::Core(_) => "as told".to_owned(),
+            VmLocation::Process(pid) => format!("process {pid}"),
         };
         outln!("VM {}: cores {} ({place})", vm.vm, joined(&vm.cores));
     }

@@ -6,7 +6,7 @@
 //! off, or is not worth its cost. Before queues move all flows come back, and steering begins anew.
 
 use super::Datapath;
-use crate::assign::{AutoBalance, Verdict, Working, rebalance};
+use crate::assign::{AutoBalance, Decision, Working, rebalance};
 use packet::Frame;
 
 const MINUTE_MS: u64 = 60_000;
@@ -104,19 +104,19 @@ impl<F: Frame + 'static> Datapath<F> {
             format!("Current variance {now} Estimated variance {then}. Variance improvement {by}%.")
         };
         match rebalance(self.assignment, &settings, &layout.queues, &workers) {
-            Verdict::NotOverloaded => {}
-            Verdict::RoundRobin => tracing::debug!(target: "dpif_netdev",
+            Decision::NotOverloaded => {}
+            Decision::RoundRobin => tracing::debug!(target: "dpif_netdev",
                 "PMD auto load balance nothing to do, pmd-rxq-assign=roundrobin assignment type \
                  configured."),
-            Verdict::TooFew => tracing::debug!(target: "dpif_netdev",
+            Decision::TooFew => tracing::debug!(target: "dpif_netdev",
                 "PMD auto load balance nothing to do, not enough non-isolated PMDs or RxQs."),
-            Verdict::TooLittle(now, then, by) => {
+            Decision::TooLittle(now, then, by) => {
                 tracing::debug!(target: "dpif_netdev", "{}", told(now, then, by));
                 tracing::debug!(target: "dpif_netdev",
                     "PMD load variance improvement threshold {}% is not met.",
                     settings.improvement_threshold);
             }
-            Verdict::Move(now, then, by, chosen) => {
+            Decision::Move(now, then, by, chosen) => {
                 tracing::debug!(target: "dpif_netdev", "{}", told(now, then, by));
                 tracing::info!(target: "dpif_netdev",
                     "PMD auto load balance dry run. Requesting datapath reconfigure.");

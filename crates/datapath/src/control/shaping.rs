@@ -6,7 +6,7 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::port::{PortId, Shape};
 use crate::queues::QueueTotals;
-use crate::shape::{Shaped, Way};
+use crate::shape::{Shaped, ShapedSender};
 use crate::worker::Command;
 use packet::Frame;
 use qos::policer::PortPolicer;
@@ -60,7 +60,8 @@ impl<F: Frame + 'static> Datapath<F> {
                 for others in [true, false] {
                     for at in 0..self.workers.len() {
                         if (Some(at) != owner) == others {
-                            let told = send(&self.workers[at], Command::Shape { slot, way: None });
+                            let told =
+                                send(&self.workers[at], Command::Shape { slot, sender: None });
                             outcome = outcome.and(told);
                         }
                     }
@@ -111,9 +112,9 @@ impl<F: Frame + 'static> Datapath<F> {
         self.workers.iter().try_for_each(|worker| {
             let mine = Arc::ptr_eq(&worker.mailbox, owner);
             let (shaped, counters) = (Arc::clone(shaped), Arc::clone(&port.counters));
-            let way = Way::new(shaped, counters, Arc::clone(owner), mine, patch);
-            let way = Some(Box::new(way));
-            send(worker, Command::Shape { slot, way })
+            let sender = ShapedSender::new(shaped, counters, Arc::clone(owner), mine, patch);
+            let sender = Some(Box::new(sender));
+            send(worker, Command::Shape { slot, sender })
         })
     }
 

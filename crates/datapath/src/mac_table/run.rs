@@ -5,7 +5,7 @@
 //! so that no address pays for these by itself. Addresses last seen a second ago or more are
 //! refreshed under one lock.
 
-use super::{Bucket, Link, MacTable, NONE, Seen, key_of_word};
+use super::{HashBucket, Link, MacTable, NONE, Seen, key_of_word};
 use program::prefetch;
 use std::sync::atomic::{Ordering, fence};
 
@@ -79,7 +79,7 @@ impl MacTable {
     pub(crate) fn station(&self, mac: u64, vlan: u16) -> Station {
         let key = key_of_word(mac, vlan);
         let home = self.home(key);
-        prefetch::<Bucket>(&raw const self.buckets[home]);
+        prefetch::<HashBucket>(&raw const self.buckets[home]);
         let home = home as u32;
         Station { key, home }
     }

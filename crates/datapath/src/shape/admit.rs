@@ -3,7 +3,7 @@
 
 use super::inspect::{flow_of, len_on_the_wire};
 use super::ring::{Arrival, RING, Ring};
-use super::way::Released;
+use super::sender::Released;
 use super::{FLOW_BITS, LONGEST_NS, PART_OF_BOUND};
 use crate::counters::{Cell, DropReason};
 use crate::forward::Egress;
@@ -19,13 +19,13 @@ impl<F: Frame> Egress<F> {
     /// Stages a frame for a shaped port. It may name a queue, and has passed `depth` patch ports.
     #[inline]
     pub fn stage(&mut self, slot: u32, frame: F, queue: Option<u32>, depth: u32, cell: &Cell) {
-        let Some(way) = self.way(slot) else {
+        let Some(sender) = self.sender(slot) else {
             // Shaping of the port has just ended.
             return self.leave(slot, frame, depth, cell);
         };
-        way.staged.frames.push(frame);
-        way.staged.wants.push((queue, depth));
-        match way.staged.frames.len() {
+        sender.staged.frames.push(frame);
+        sender.staged.wants.push((queue, depth));
+        match sender.staged.frames.len() {
             1 => self.shaping.begin(slot),
             BURST.. => self.admit_staged(slot, cell),
             _ => {}
@@ -35,11 +35,11 @@ impl<F: Frame> Egress<F> {
     /// Stages all of `frames`, which name no queue and go to a device.
     #[inline]
     pub fn stage_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
-        match self.way(slot) {
-            Some(way) if way.staged.frames.is_empty() && !frames.is_empty() => {
-                std::mem::swap(&mut way.staged.frames, frames);
-                let count = way.staged.frames.len();
-                way.staged.wants.resize(count, (None, 0));
+        match self.sender(slot) {
+            Some(sender) if sender.staged.frames.is_empty() && !frames.is_empty() => {
+                std::mem::swap(&mut sender.staged.frames, frames);
+                let count = sender.staged.frames.len();
+                sender.staged.wants.resize(count, (None, 0));
                 self.shaping.begin(slot);
             }
             _ => {
@@ -72,30 +72,30 @@ impl<F: Frame> Egress<F> {
 
     fn admit_staged(&mut self, slot: u32, cell: &Cell) {
         let (now_ns, worker) = (self.shaping.burst_ns, self.worker());
-        let Some(way) = self.way(slot) else {
+        let Some(sender) = self.sender(slot) else {
             return;
         };
-        if way.staged.frames.is_empty() {
+        if sender.staged.frames.is_empty() {
             return;
         }
-        stages::add_packets(Stage::Queue, way.staged.frames.len());
-        if !way.mine {
-            let frames = way.staged.frames.len() as u64;
-            way.hand_over(now_ns, worker, cell);
+        stages::add_packets(Stage::Queue, sender.staged.frames.len());
+        if !sender.mine {
+            let frames = sender.staged.frames.len() as u64;
+            sender.hand_over(now_ns, worker, cell);
             self.shaping.handed_over += frames;
             return;
         }
-        let shaped = Arc::clone(&way.shaped);
+        let shaped = Arc::clone(&sender.shaped);
         let Some(mut core) = shaped.core(cell) else {
             // The former owner still holds the shaper.
-            return way.hand_over(now_ns, worker, cell);
+            return sender.hand_over(now_ns, worker, cell);
         };
         let before = core.shaper.dropped();
         self.admit_ring(&shaped.ring, &mut core.shaper, cell);
         self.admit_own(slot, &mut core.shaper, now_ns, cell);
         let dropped = core.shaper.dropped() - before;
-        if let Some(way) = self.way(slot) {
-            way.count(DropReason::Shaped, dropped, worker, cell);
+        if let Some(sender) = self.sender(slot) {
+            sender.count(DropReason::Shaped, dropped, worker, cell);
         }
         self.flush_port(slot, cell);
     }
@@ -127,12 +127,12 @@ impl<F: Frame> Egress<F> {
 
     /// Queues what this worker has staged; frames that need not wait leave at once.
     fn admit_own(&mut self, slot: u32, shaper: &mut Shaper<F>, now_ns: u64, cell: &Cell) {
-        let Some(way) = self.way(slot) else {
+        let Some(sender) = self.sender(slot) else {
             return;
         };
-        let mut frames = std::mem::take(&mut way.staged.frames);
-        let mut wants = std::mem::take(&mut way.staged.wants);
-        let patch = way.patch;
+        let mut frames = std::mem::take(&mut sender.staged.frames);
+        let mut wants = std::mem::take(&mut sender.staged.wants);
+        let patch = sender.patch;
         let mut first = None;
         if !patch && shaper.waiting() == 0 {
             let chunk = Chunk::new(shaper, &frames, &wants);
@@ -187,8 +187,8 @@ impl<F: Frame> Egress<F> {
             }
         }
         drop((moving, wanted));
-        if let Some(way) = self.way(slot) {
-            (way.staged.frames, way.staged.wants) = (frames, wants);
+        if let Some(sender) = self.sender(slot) {
+            (sender.staged.frames, sender.staged.wants) = (frames, wants);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! next frame falls due.
 
 use super::inspect::mark;
-use super::way::Way;
+use super::sender::ShapedSender;
 use super::{BATCH_NS, FLOW_BITS};
 use crate::clock::monotonic_ns;
 use crate::counters::{Cell, DropReason};
@@ -31,7 +31,7 @@ impl<F: Frame> Egress<F> {
         let mut now_ns = 0;
         for at in 0..self.shaping.mine.len() {
             let slot = self.shaping.mine[at];
-            let Some(due_ns) = self.way_of(slot).and_then(Way::due_ns) else {
+            let Some(due_ns) = self.sender_of(slot).and_then(ShapedSender::due_ns) else {
                 continue;
             };
             if now_ns == 0 {
@@ -44,13 +44,13 @@ impl<F: Frame> Egress<F> {
     }
 
     fn serve_port(&mut self, slot: u32, cell: &Cell) {
-        let Some(way) = self.way(slot) else {
+        let Some(sender) = self.sender(slot) else {
             return;
         };
-        if way.ending {
+        if sender.ending {
             return self.unshape(slot, cell);
         }
-        let shaped = Arc::clone(&way.shaped);
+        let shaped = Arc::clone(&sender.shaped);
         let Some(mut core) = shaped.core(cell) else {
             return;
         };
@@ -69,8 +69,8 @@ impl<F: Frame> Egress<F> {
         }
         let dropped = shaper.dropped() - before;
         let worker = self.worker();
-        if let Some(way) = self.way(slot) {
-            way.count(DropReason::Shaped, dropped, worker, cell);
+        if let Some(sender) = self.sender(slot) {
+            sender.count(DropReason::Shaped, dropped, worker, cell);
         }
     }
 
@@ -118,13 +118,13 @@ impl<F: Frame> Egress<F> {
     /// The owner is told last, so that what others have sent is in the ring before. A worker that
     /// is told even later, because its turn was long, sends itself what it has put there.
     pub fn unshape(&mut self, slot: u32, cell: &Cell) {
-        let Some(way) = self.way(slot) else {
+        let Some(sender) = self.sender(slot) else {
             return;
         };
-        let shaped = Arc::clone(&way.shaped);
-        if way.mine || shaped.due.has_ended() {
+        let shaped = Arc::clone(&sender.shaped);
+        if sender.mine || shaped.due.has_ended() {
             let Some(mut core) = shaped.core(cell) else {
-                way.ending = true;
+                sender.ending = true;
                 return self.shaping.own(slot, true);
             };
             shaped.due.end();
@@ -137,19 +137,19 @@ impl<F: Frame> Egress<F> {
             drop(core);
             self.flush_port(slot, cell);
         }
-        self.take_way(slot);
+        self.take_sender(slot);
     }
 
-    /// Iterates over the ways to shaped ports that this worker owns.
-    fn own_ways(&self) -> impl Iterator<Item = &Way<F>> {
+    /// Iterates over the senders to shaped ports that this worker owns.
+    fn own_senders(&self) -> impl Iterator<Item = &ShapedSender<F>> {
         let slots = self.shaping.mine.iter();
-        slots.filter_map(|slot| self.way_of(*slot))
+        slots.filter_map(|slot| self.sender_of(*slot))
     }
 
     /// Returns the nanoseconds until a port that this worker owns has something to do: 0 for now,
     /// else at least [`NAP_NS`]; None for never.
     pub fn shaped_in_ns(&self) -> Option<u64> {
-        let due = self.own_ways().filter_map(Way::due_ns).min()?;
+        let due = self.own_senders().filter_map(ShapedSender::due_ns).min()?;
         match due.saturating_sub(monotonic_ns()) {
             0 => Some(0),
             left_ns => Some(left_ns.max(NAP_NS)),
@@ -158,7 +158,7 @@ impl<F: Frame> Egress<F> {
 
     /// Returns whether a queue of a port that this worker owns has a bound.
     pub fn shapes_with_bounds(&self) -> bool {
-        self.own_ways()
-            .any(|way| way.shaped.bounded.load(Ordering::Relaxed))
+        self.own_senders()
+            .any(|sender| sender.shaped.bounded.load(Ordering::Relaxed))
     }
 }

@@ -3,8 +3,8 @@
 //! A packet for a tunnel port gets outer headers, addressed to the next hop, and continues in the
 //! underlay's bridge as if it had come in by that bridge's local port, as through a patch port; the
 //! bound on patch ports also ends routing loops (a route that leads into its own tunnel). Headers
-//! are prepared once for each tunnel, remote endpoint and local address ([`Way`]) and then copied;
-//! when routes or neighbours change, all are prepared again.
+//! are prepared once for each tunnel, remote endpoint and local address ([`HeaderKey`]) and then
+//! copied; when routes or neighbours change, all are prepared again.
 //!
 //! Where the next hop's MAC address is not known, the worker tells control, which sends an ARP
 //! request or neighbour solicitation in the underlay's bridge. The packet waits at most
@@ -280,7 +280,7 @@ impl Front {
 
 /// What a header is prepared for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Way {
+struct HeaderKey {
     /// [`TunnelPort::version`].
     tunnel: u64,
     remote: IpAddr,
@@ -476,8 +476,8 @@ pub(crate) struct Sending<F> {
     /// Generation of routes and neighbours that `headers` were made from.
     generation: u64,
     headers: Vec<Prepared>,
-    places: HashMap<Way, u32, Keyed>,
-    last: Option<(Way, u32)>,
+    places: HashMap<HeaderKey, u32, Keyed>,
+    last: Option<(HeaderKey, u32)>,
     /// For tunnels with one header for all their frames, by the ports' slots: version, which is
     /// never 0, and index of the header.
     fixed: Vec<(u64, u32)>,
@@ -711,16 +711,16 @@ impl<F: Frame> Sending<F> {
         let Some((local, remote)) = spec.ends_of(&info) else {
             return Err(NoHeader::Drop(DropReason::TunnelNoDestination));
         };
-        let way = Way {
+        let header_key = HeaderKey {
             tunnel: tunnel.version,
             remote,
             local,
             carried,
         };
         match self.last {
-            Some((last, place)) if last == way && self.generation == generation => Ok(place),
+            Some((last, place)) if last == header_key && self.generation == generation => Ok(place),
             _ => {
-                let place = self.find_header(snapshot, tunnel, way)?;
+                let place = self.find_header(snapshot, tunnel, header_key)?;
                 if spec.remote.is_some() && spec.local != LocalAddress::Flow && carried == 0 {
                     let least = slot as usize + 1;
                     if self.fixed.len() < least {
@@ -737,7 +737,7 @@ impl<F: Frame> Sending<F> {
         &mut self,
         snapshot: &Snapshot,
         tunnel: &TunnelPort,
-        way: Way,
+        header_key: HeaderKey,
     ) -> Result<u32, NoHeader> {
         let generation = snapshot.generation();
         if self.generation != generation || self.headers.len() >= HEADERS_MAX {
@@ -747,17 +747,17 @@ impl<F: Frame> Sending<F> {
             self.fixed.clear();
             self.last = None;
         }
-        let place = match self.places.get(&way) {
+        let place = match self.places.get(&header_key) {
             Some(place) => *place,
             None => {
-                let prepared = prepare(snapshot, tunnel, &way)?;
+                let prepared = prepare(snapshot, tunnel, &header_key)?;
                 let place = self.headers.len() as u32;
                 self.headers.push(prepared);
-                self.places.insert(way, place);
+                self.places.insert(header_key, place);
                 place
             }
         };
-        self.last = Some((way, place));
+        self.last = Some((header_key, place));
         Ok(place)
     }
 }
@@ -773,14 +773,18 @@ fn within(since_and_count: &mut (u64, u32), now_ms: u64) -> bool {
 }
 
 #[cold]
-fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepared, NoHeader> {
+fn prepare(
+    snapshot: &Snapshot,
+    tunnel: &TunnelPort,
+    header_key: &HeaderKey,
+) -> Result<Prepared, NoHeader> {
     let no_route = NoHeader::Drop(DropReason::TunnelNoRoute);
     let Some(tunnels) = snapshot.tunnels.as_deref() else {
         return Err(no_route);
     };
     let hop = match tunnels
         .view
-        .resolve(way.remote, way.local, tunnel.spec.mark)
+        .resolve(header_key.remote, header_key.local, tunnel.spec.mark)
     {
         Ok(hop) => hop,
         Err(Unresolved::NoRoute) => return Err(no_route),
@@ -796,7 +800,10 @@ fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepar
             });
         }
     };
-    let Some(spec) = tunnel.spec.header(&hop, way.remote, way.carried) else {
+    let Some(spec) = tunnel
+        .spec
+        .header(&hop, header_key.remote, header_key.carried)
+    else {
         return Err(no_route);
     };
     // Over IPv6 only senders fragment packets, so the same option decides whether they do.

@@ -8,7 +8,7 @@ use crate::counters::{Cells, PortCounters, WorkerCounters};
 use crate::learn_requests::{ANSWERS, RequestRing};
 use crate::packet_in::PacketInRing;
 use crate::port::PortId;
-use crate::shape::Way;
+use crate::shape::ShapedSender;
 use crate::snapshot::Published;
 use crate::steering::{Buckets, Inbox, Lane};
 use crate::tunnel::Asked;
@@ -37,7 +37,10 @@ pub(crate) enum Command<F: Frame> {
         counters: Arc<PortCounters>,
     },
     /// Send to this port by its shaper, or not any more.
-    Shape { slot: u32, way: Option<Box<Way<F>>> },
+    Shape {
+        slot: u32,
+        sender: Option<Box<ShapedSender<F>>>,
+    },
     /// Give all queues of a port back.
     Remove { slot: u32, ticket: u64 },
     /// Give one receive queue back.

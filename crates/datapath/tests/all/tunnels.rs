@@ -285,7 +285,7 @@ fn rules_say_where_to_and_see_where_from() {
         class: 0x102,
         kind: 0x80,
         field: 0,
-        place: packet::options::Place::new(0, 4).unwrap(),
+        place: packet::options::KeyRange::new(0, 4).unwrap(),
     }];
     bed.switch
         .datapath
@@ -350,7 +350,7 @@ fn bursts_go_and_come_by_what_rules_copy() {
             ..TunnelSpec::new(TunnelKind::Geneve, None)
         };
         let port = bed.tunnel(2, flow);
-        let place = packet::options::Place::new(0, 4).unwrap();
+        let place = packet::options::KeyRange::new(0, 4).unwrap();
         let map = [Mapping {
             class: 0x102,
             kind: 0x80,

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::build::Builder;
-use crate::checksum::{Sum, Verdict, finish_partial, verify, write_at};
+use crate::checksum::{ChecksumStatus, Sum, finish_partial, verify, write_at};
 use crate::fields::FIELDS;
 use crate::frame::{HeapFrame, Offload};
 use crate::matching::Match;
@@ -32,7 +32,7 @@ pub(super) fn sound(frame: &HeapFrame, key: &FlowKey, layers: &Layers) -> bool {
     }
     matches!(
         verify(&frame, layers, &key),
-        Verdict::Good | Verdict::Unknown
+        ChecksumStatus::Good | ChecksumStatus::Unknown
     )
 }
 
@@ -418,7 +418,7 @@ fn an_icmp_message_of_zeroes_gets_the_other_zero() {
     set(&mut frame, Field::Icmpv4Type, 0);
     let mut key = FlowKey::ZERO;
     let layers = parse::parse_frame(&mut frame, 1, PACKET_WORDS, &mut key);
-    assert_eq!(verify(&frame, &layers, &key), Verdict::Good);
+    assert_eq!(verify(&frame, &layers, &key), ChecksumStatus::Good);
     assert_eq!(frame.head()[36..38], [0xff, 0xff]);
 }
 

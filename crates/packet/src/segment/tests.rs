@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::build::Builder;
-use crate::checksum::{Verdict, verify};
+use crate::checksum::{ChecksumStatus, verify};
 use crate::frame::HeapFrame;
 use crate::parse::PACKET_WORDS;
 use crate::wire::{Ipv4, Tcp};
@@ -135,7 +135,7 @@ proptest! {
             let layers = parse::innermost(&mut part, &mut key);
             prop_assert_eq!(layers.malformed, None);
             prop_assert_eq!(layers.end as usize, part.len());
-            prop_assert_eq!(verify(&part, &layers, &key), Verdict::Good);
+            prop_assert_eq!(verify(&part, &layers, &key), ChecksumStatus::Good);
             prop_assert_eq!(part.offload(), Offload { checksum_valid: true, ..Offload::default() });
             let bytes = part.to_vec();
             let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
@@ -278,5 +278,5 @@ fn a_frame_that_needs_nothing_passes_and_a_partial_checksum_is_finished() {
     assert_eq!(out[0].to_vec(), frame.to_vec());
     let mut key = FlowKey::ZERO;
     let layers = parse::parse_frame(&mut frame, 1, PACKET_WORDS, &mut key);
-    assert_eq!(verify(&frame, &layers, &key), Verdict::Good);
+    assert_eq!(verify(&frame, &layers, &key), ChecksumStatus::Good);
 }

@@ -7,7 +7,7 @@
 
 use super::Reason;
 use crate::key::{FlowKey, WORDS, WordSet, at};
-use crate::options::{LONGEST, OPTIONS, Place};
+use crate::options::{KeyRange, LONGEST, OPTIONS};
 
 /// Bytes in front of an option's body.
 const HEADER_LEN: usize = 4;
@@ -108,7 +108,7 @@ impl<'a> GeneveOptions<'a> {
 pub(super) fn placed(
     option: &GeneveOption<'_>,
     map: &(impl OptionMap + ?Sized),
-) -> Result<Option<(Mapping, Place)>, Reason> {
+) -> Result<Option<(Mapping, KeyRange)>, Reason> {
     match map.of_option(option.class, option.kind) {
         None if option.kind & CRITICAL != 0 => Err(Reason::CriticalOption),
         None => Ok(None),
@@ -140,7 +140,7 @@ pub struct Mapping {
     /// The number of its `tun_metadata` field, below [`OPTIONS`].
     pub field: u8,
     /// Where its body is in a key.
-    pub place: Place,
+    pub place: KeyRange,
 }
 
 /// A bridge's map between options and `tun_metadata` fields. No two entries share a class and type,

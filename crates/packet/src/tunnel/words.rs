@@ -17,7 +17,7 @@ const PRESENT: usize = 3;
 const V6: usize = 8;
 
 /// Indices in the key of the words held. What most packets have comes first: a cache line with the
-/// last words of options, which are given out first ([`crate::options::Place::free`]).
+/// last words of options, which are given out first ([`crate::options::KeyRange::free`]).
 const HELD: [usize; COUNT] = [
     at::TUN_ID / 8,
     at::TUN_SRC / 8,

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 
 /// A rule's position in its group: importance, expiry in milliseconds, number.
-type Place = (u16, u64, RuleId);
+type Rank = (u16, u64, RuleId);
 /// The values of a rule's match in the fields.
 type Group = SmallVec<[u64; 2]>;
 
@@ -29,10 +29,10 @@ type Group = SmallVec<[u64; 2]>;
 pub(crate) struct Eviction {
     /// The fields, as bits of the key.
     fields: Match,
-    groups: HashMap<Group, BTreeSet<Place>>,
+    groups: HashMap<Group, BTreeSet<Rank>>,
     /// Groups by size. Empty ones are neither here nor in `groups`.
     sizes: BTreeSet<(usize, Group)>,
-    places: HashMap<RuleId, Place>,
+    places: HashMap<RuleId, Rank>,
 }
 
 impl Eviction {
@@ -54,7 +54,7 @@ impl Eviction {
             .collect()
     }
 
-    fn insert(&mut self, matching: &Match, place: Place) {
+    fn insert(&mut self, matching: &Match, place: Rank) {
         let group = self.group_of(matching);
         let members = self.groups.entry(group.clone()).or_default();
         if !members.is_empty() {
@@ -83,7 +83,7 @@ impl Eviction {
     }
 
     /// Returns the first rule of a largest group, by the stored expiry times.
-    fn first(&self) -> Option<Place> {
+    fn first(&self) -> Option<Rank> {
         let (_, group) = self.sizes.last()?;
         self.groups.get(group)?.first().copied()
     }

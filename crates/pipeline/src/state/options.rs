@@ -12,7 +12,7 @@
 use openflow::action::{Action, Instruction, LearnSource, LearnSpec, LearnTarget, Subfield};
 use openflow::error::Error;
 use openflow::tlv::TlvMapping;
-use packet::options::{LONGEST, OPTIONS, Place};
+use packet::options::{KeyRange, LONGEST, OPTIONS};
 use packet::{Field, Match, Value};
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ const STEP: u16 = 128;
 pub(crate) struct Entry {
     pub mapping: TlvMapping,
     /// Where workers keep the option's bytes. It stays for as long as the entry does.
-    pub place: Place,
+    pub place: KeyRange,
 }
 
 /// The entries of the map.
@@ -47,7 +47,7 @@ impl Options {
     }
 
     /// Returns where a field's bytes are; None if the map does not have it.
-    pub(crate) fn place(&self, option: usize) -> Option<Place> {
+    pub(crate) fn place(&self, option: usize) -> Option<KeyRange> {
         Some(self.entry(option)?.place)
     }
 
@@ -78,7 +78,7 @@ impl Options {
             return Err(Error::TlvDuplicate);
         }
         let taken = self.entries.iter().map(|entry| entry.place);
-        let place = Place::free(taken, new.length.into()).ok_or(Error::TlvTableFull)?;
+        let place = KeyRange::free(taken, new.length.into()).ok_or(Error::TlvTableFull)?;
         let at = self
             .entries
             .partition_point(|entry| entry.mapping.field < new.field);

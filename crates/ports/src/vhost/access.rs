@@ -2,7 +2,7 @@
 
 use super::device;
 use super::device::Position;
-use super::ring::{Place, View};
+use super::ring::{RingPosition, View};
 use super::shared::{NEVER, Shared};
 use crate::gate::Key;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ pub(super) struct Reading {
     /// The ring's position, shared with the device.
     pub(super) position: Option<Arc<Position>>,
     /// The ring's position, if no other queue can have advanced it.
-    pub(super) at: Option<Place>,
+    pub(super) at: Option<RingPosition>,
     /// The event that notifies the guest. A front end may make it block, so it is not written to
     /// inside a gate.
     pub(super) call: Option<Arc<OwnedFd>>,
@@ -62,7 +62,7 @@ impl Quick {
         &mut self,
         shared: &Shared,
         index: u16,
-        act: impl FnOnce(&View, &mut Place) -> T,
+        act: impl FnOnce(&View, &mut RingPosition) -> T,
     ) -> Look<T> {
         let Some(_inside) = self.key.try_enter() else {
             return Look::Busy;
@@ -83,7 +83,7 @@ impl Quick {
         let (Some(view), Some(position)) = (&self.reading.view, &self.reading.position) else {
             return Look::NoRing;
         };
-        let mut at = self.reading.at.unwrap_or_else(|| Place {
+        let mut at = self.reading.at.unwrap_or_else(|| RingPosition {
             known: ring.known.load(Ordering::Relaxed),
             told: u16::try_from(ring.told.load(Ordering::Relaxed)).ok(),
             next: position.next.load(Ordering::Relaxed),

@@ -44,7 +44,7 @@ impl PortControl for VhostControl {
             shared: self.shared.clone(),
             worker,
             scratch: Vec::new(),
-            way: None,
+            access: None,
         }))
     }
 

@@ -15,7 +15,7 @@ use super::memory::{DirtyLog, Memory, Refusal};
 use super::message::{
     Protocol, Request, RingFile, VhostUserInflight, VhostUserVringAddr, VhostUserVringState,
 };
-use super::ring::{Log, Places, View};
+use super::ring::{Log, RingAddresses, View};
 use super::{MAX_PAIRS, Shared, feature};
 use crate::error::last_errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -56,7 +56,7 @@ impl Position {
 /// A ring of the table.
 pub(super) struct Entry {
     /// Addresses of its parts, and its size.
-    pub places: Places,
+    pub addresses: RingAddresses,
     pub position: Arc<Position>,
     pub kick: Option<Arc<OwnedFd>>,
     pub call: Option<Arc<OwnedFd>>,
@@ -83,7 +83,7 @@ impl Table {
     /// Returns the rings that can be used, and how many descriptors each has.
     pub fn sizes(&self) -> impl Iterator<Item = (usize, u16)> {
         let rings = self.rings.iter().enumerate();
-        rings.filter_map(|(number, ring)| Some((number, ring.as_ref()?.places.size)))
+        rings.filter_map(|(number, ring)| Some((number, ring.as_ref()?.addresses.size)))
     }
 
     /// Returns a ring and the memory of its descriptors; None if the ring is not completely mapped.
@@ -93,7 +93,7 @@ impl Table {
             pages: Arc::clone(log),
             used: entry.log_used,
         });
-        View::of(&entry.places, self.regions.clone(), self.features, log)
+        View::of(&entry.addresses, self.regions.clone(), self.features, log)
     }
 }
 
@@ -346,7 +346,7 @@ impl Device {
             let entry = ring.entry(&self.memory);
             let view = entry
                 .as_ref()
-                .and_then(|entry| View::of(&entry.places, regions.clone(), self.features, None));
+                .and_then(|entry| View::of(&entry.addresses, regions.clone(), self.features, None));
             if let Some(view) = &view
                 && !ring.known
             {
@@ -403,7 +403,7 @@ impl Ring {
         let (descriptor, available, used) = (address.descriptor, address.available, address.used);
         let usable = self.started && self.enabled && self.size > 0;
         usable.then(|| Entry {
-            places: Places {
+            addresses: RingAddresses {
                 descriptors: memory.by_user(descriptor),
                 available: memory.by_user(available),
                 used: memory.by_user(used),

@@ -2,7 +2,7 @@
 
 use super::access::{Look, Quick};
 use super::owned;
-use super::ring::{Place, Taken, View};
+use super::ring::{RingPosition, Taken, View};
 use super::shared::Shared;
 use super::sizes::Tally;
 use crate::error::last_errno;
@@ -140,7 +140,7 @@ impl VhostRx {
             // SAFETY: the pool lives as long as the EAL, and the array has room for as many.
             unsafe { raw::sluice_pool_get(pool, room, count) == 0 }
         };
-        let take = |view: &View, at: &mut Place| {
+        let take = |view: &View, at: &mut RingPosition| {
             // SAFETY: inside the gate the view is valid, and only this queue takes from the ring.
             let tell = std::mem::take(untold) && unsafe { view.wants_call(at) };
             let mut turn = Turn::default();
@@ -192,7 +192,7 @@ impl VhostRx {
     /// the ring cannot be read just now.
     pub(super) fn ask_for_kicks(&mut self, wanted: bool) -> bool {
         let untold = &mut self.untold;
-        let ask = |view: &View, at: &mut Place| {
+        let ask = |view: &View, at: &mut RingPosition| {
             // SAFETY: inside the gate the view is valid, and only this queue takes from the ring.
             unsafe {
                 view.ask_for_kicks(at, wanted);

@@ -12,10 +12,10 @@
 //! the reading of so many descriptors. Only the copies are used, so a guest gains nothing by
 //! changing them meanwhile.
 //!
-//! The ring's position ([`Place`]) belongs to the device ([`super::device::Position`]): it is read
-//! before every burst and written back, and the device reports it to a front end that asks. Memory
-//! and rings change while a message is handled: meanwhile the gate in front of them is closed, and
-//! afterwards everything is read again.
+//! The ring's position ([`RingPosition`]) belongs to the device ([`super::device::Position`]): it
+//! is read before every burst and written back, and the device reports it to a front end that asks.
+//! Memory and rings change while a message is handled: meanwhile the gate in front of them is
+//! closed, and afterwards everything is read again.
 //!
 //! Everything that a guest writes may change at any time and is read once, by volatile or atomic
 //! reads, before it is checked.
@@ -94,7 +94,7 @@ unsafe impl Sync for Region {}
 
 /// Addresses of a ring's parts in this process; null if not mapped.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct RingAddresses {
     pub descriptors: *mut u8,
     pub available: *mut u8,
     pub used: *mut u8,
@@ -103,9 +103,9 @@ pub(super) struct Places {
 }
 
 // SAFETY: shared memory, which any thread may touch as such.
-unsafe impl Send for Places {}
+unsafe impl Send for RingAddresses {}
 // SAFETY: as above.
-unsafe impl Sync for Places {}
+unsafe impl Sync for RingAddresses {}
 
 /// A descriptor (virtio 1.1 section 2.6.5).
 #[repr(C)]
@@ -177,7 +177,7 @@ unsafe impl Send for View {}
 
 /// A ring's position.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct RingPosition {
     /// The next entry of the available ring.
     pub next: u16,
     /// The next element of the used ring.
@@ -345,7 +345,7 @@ impl View {
     /// Returns the ring at these addresses, if all of it is in the guest's memory and its features
     /// are supported.
     pub fn of(
-        ring: &Places,
+        ring: &RingAddresses,
         regions: Vec<Region>,
         features: u64,
         log: Option<Log>,
@@ -396,7 +396,7 @@ impl View {
     #[inline(always)]
     pub unsafe fn take(
         &self,
-        at: &mut Place,
+        at: &mut RingPosition,
         most: usize,
         room: *mut *mut RawMbuf,
         allocate: impl FnOnce(*mut *mut RawMbuf, u32) -> bool,
@@ -452,7 +452,7 @@ impl View {
     /// # Safety
     /// As for [`View::take`].
     #[inline(always)]
-    pub unsafe fn put(&self, at: &mut Place, frames: &[Mbuf]) -> Done {
+    pub unsafe fn put(&self, at: &mut RingPosition, frames: &[Mbuf]) -> Done {
         // SAFETY: as the caller promises, the ring is mapped and ours.
         unsafe {
             let mut heads = [MaybeUninit::uninit(); BURST];
@@ -463,9 +463,9 @@ impl View {
             let Some(heads) = self.begin(at, &mut heads, wanted) else {
                 return Done::NOTHING;
             };
-            let mut places = [MaybeUninit::uninit(); BURST];
+            let mut addresses = [MaybeUninit::uninit(); BURST];
             let mut found = 0;
-            for ((head, frame), slot) in heads.iter().zip(frames).zip(&mut places) {
+            for ((head, frame), slot) in heads.iter().zip(frames).zip(&mut addresses) {
                 let Some(place) = self.place_to_write(*head, frame) else {
                     break;
                 };
@@ -475,7 +475,7 @@ impl View {
                 found += 1;
             }
             let count = heads.len();
-            for (step, place) in places[..found].iter().enumerate() {
+            for (step, place) in addresses[..found].iter().enumerate() {
                 let place: *mut u8 = place.assume_init();
                 let raw = frames[step].raw();
                 self.write_header(place);
@@ -502,7 +502,7 @@ impl View {
     /// Checks how many entries are available, if fewer than `most` are known. None if the guest
     /// claims more than the ring has.
     #[inline(always)]
-    unsafe fn look(&self, at: &mut Place, most: usize) -> Option<()> {
+    unsafe fn look(&self, at: &mut RingPosition, most: usize) -> Option<()> {
         if usize::from(at.known) < most {
             // SAFETY: as in `begin`.
             let index = unsafe { &*self.available.add(1).cast::<AtomicU16>() };
@@ -521,7 +521,7 @@ impl View {
     #[inline(always)]
     unsafe fn begin<'a>(
         &self,
-        at: &mut Place,
+        at: &mut RingPosition,
         heads: &'a mut [MaybeUninit<u16>; BURST],
         most: usize,
     ) -> Option<&'a [u16]> {
@@ -556,7 +556,7 @@ impl View {
     /// Prefetches the buffer for the next frame to the guest, if the guest made it available some
     /// time ago.
     #[inline(always)]
-    unsafe fn fetch_next(&self, at: &Place) {
+    unsafe fn fetch_next(&self, at: &RingPosition) {
         // Descriptors in a cache line; the next one is most likely cached already.
         const AHEAD: u16 = 4;
         if at.known <= AHEAD {
@@ -581,7 +581,7 @@ impl View {
 
     /// Publishes `count` descriptors as used.
     #[inline(always)]
-    unsafe fn end(&self, at: &mut Place, count: usize) {
+    unsafe fn end(&self, at: &mut RingPosition, count: usize) {
         at.next = at.next.wrapping_add(count as u16);
         at.used = at.used.wrapping_add(count as u16);
         at.known = at.known.saturating_sub(count as u16);
@@ -600,7 +600,7 @@ impl View {
     #[cold]
     pub unsafe fn take_one(
         &self,
-        at: &mut Place,
+        at: &mut RingPosition,
         allocate: impl FnOnce(*mut *mut RawMbuf, u32) -> bool,
     ) -> Taken {
         // SAFETY: as the caller promises, the ring is mapped and ours.
@@ -670,7 +670,7 @@ impl View {
     /// # Safety
     /// As for [`View::take`].
     #[cold]
-    pub unsafe fn put_one(&self, at: &mut Place, frame: &Mbuf) -> Put {
+    pub unsafe fn put_one(&self, at: &mut RingPosition, frame: &Mbuf) -> Put {
         // SAFETY: as the caller promises, the ring is mapped and ours.
         unsafe {
             let wanted = u64::from(self.header) + frame.len() as u64;
@@ -715,7 +715,7 @@ impl View {
 
     /// Returns the head of available entry number `step`.
     #[inline(always)]
-    unsafe fn head(&self, at: &Place, step: usize) -> u16 {
+    unsafe fn head(&self, at: &RingPosition, step: usize) -> u16 {
         let place = usize::from(at.next.wrapping_add(step as u16) & self.mask);
         // SAFETY: as in `begin`.
         unsafe { self.available.add(2 + place).read_volatile() }
@@ -723,7 +723,7 @@ impl View {
 
     /// Lists the next entries as used, with the number of bytes written to each. A head that is not
     /// a descriptor of the ring is skipped.
-    unsafe fn finish(&self, at: &mut Place, heads: &[(u16, u32)]) {
+    unsafe fn finish(&self, at: &mut RingPosition, heads: &[(u16, u32)]) {
         let first = at.used;
         // SAFETY: as in `begin`.
         unsafe {
@@ -828,7 +828,7 @@ impl View {
     ///
     /// # Safety
     /// As for [`View::take`].
-    pub unsafe fn is_waiting(&self, at: &mut Place) -> bool {
+    pub unsafe fn is_waiting(&self, at: &mut RingPosition) -> bool {
         // SAFETY: as in `begin`.
         unsafe { self.look(at, 1) }.is_some() && at.known > 0
     }
@@ -837,7 +837,7 @@ impl View {
     ///
     /// # Safety
     /// As for [`View::take`].
-    pub unsafe fn ask_for_kicks(&self, at: &Place, wanted: bool) {
+    pub unsafe fn ask_for_kicks(&self, at: &RingPosition, wanted: bool) {
         let size = usize::from(self.mask) + 1;
         // SAFETY: as in `begin`; behind the elements of the used ring there is one more number.
         unsafe {
@@ -960,7 +960,7 @@ impl View {
     /// # Safety
     /// As for [`View::take`].
     #[inline(always)]
-    pub unsafe fn wants_call(&self, at: &mut Place) -> bool {
+    pub unsafe fn wants_call(&self, at: &mut RingPosition) -> bool {
         // The guest must see the index before its request is read.
         full_fence();
         let before = at.told.replace(at.used);

@@ -3,7 +3,7 @@
 use super::MAX_PAIRS;
 use super::access::{Look, Quick};
 use super::receive::REFUSALS;
-use super::ring::{Place, Put, View};
+use super::ring::{Put, RingPosition, View};
 use super::shared::{Shared, Takes};
 use super::sizes::{MOST, Sizes, Tally};
 use crate::egress;
@@ -23,42 +23,42 @@ pub(super) struct VhostTx {
     pub(super) sizes: Arc<Sizes>,
     pub(super) scratch: Vec<Mbuf>,
     /// Access to the ring used last.
-    pub(super) way: Option<Way>,
+    pub(super) access: Option<RingAccess>,
 }
 
 /// A sender's access to a ring, which it may share with other workers' queues.
-pub(super) struct Way {
+pub(super) struct RingAccess {
     pub(super) ring: u16,
     /// The key to the ring's gate.
     pub(super) key: Key,
     pub(super) quick: Quick,
 }
 
-impl Way {
+impl RingAccess {
     /// Returns the access to the ring that this worker must use; creates it if the last one was for
     /// another ring.
     #[inline]
     pub(super) fn find<'a>(
-        last: &'a mut Option<Way>,
+        last: &'a mut Option<RingAccess>,
         shared: &Shared,
         worker: usize,
-    ) -> Option<&'a mut Way> {
+    ) -> Option<&'a mut RingAccess> {
         let ring = (0..MAX_PAIRS)
             .map(|step| (worker + step) % MAX_PAIRS * 2)
             .find(|ring| shared.rings[*ring].enabled.load(Ordering::Relaxed))?
             as u16;
-        if last.as_ref().is_none_or(|way| way.ring != ring) {
+        if last.as_ref().is_none_or(|access| access.ring != ring) {
             // Drop the old keys first: the last user of that ring may then enter alone.
             *last = None;
-            *last = Some(Way::new(shared, ring));
+            *last = Some(RingAccess::new(shared, ring));
         }
         last.as_mut()
     }
 
     #[cold]
-    pub(super) fn new(shared: &Shared, ring: u16) -> Way {
+    pub(super) fn new(shared: &Shared, ring: u16) -> RingAccess {
         let doors = &shared.rings[usize::from(ring)];
-        Way {
+        RingAccess {
             ring,
             key: doors.gate.key(),
             quick: Quick::new(doors.quick.key(), false),
@@ -102,7 +102,7 @@ impl VhostTx {
         takes: Takes,
         tries: usize,
     ) -> TxOutcome {
-        if tries == 0 || Way::find(&mut self.way, &self.shared, self.worker).is_none() {
+        if tries == 0 || RingAccess::find(&mut self.access, &self.shared, self.worker).is_none() {
             return refused(frames);
         }
         let mut slice = std::mem::take(&mut self.scratch);
@@ -121,10 +121,10 @@ impl VhostTx {
     ) -> TxOutcome {
         let shared = &*self.shared;
         let takes = 'another: {
-            let Some(way) = Way::find(&mut self.way, shared, self.worker) else {
+            let Some(access) = RingAccess::find(&mut self.access, shared, self.worker) else {
                 return refused(frames);
             };
-            let Some(inside) = way.key.enter() else {
+            let Some(inside) = access.key.enter() else {
                 return refused(frames);
             };
             let takes = shared.takes();
@@ -132,11 +132,11 @@ impl VhostTx {
                 // Another guest has connected meanwhile.
                 break 'another takes;
             }
-            let (quick, sizes) = (&mut way.quick, &self.sizes);
-            let (outcome, tells) = put_all(quick, shared, way.ring, frames, sizes);
+            let (quick, sizes) = (&mut access.quick, &self.sizes);
+            let (outcome, tells) = put_all(quick, shared, access.ring, frames, sizes);
             drop(inside);
             if tells {
-                way.quick.tell();
+                access.quick.tell();
             }
             mbuf::free_all(frames);
             return outcome;
@@ -157,7 +157,7 @@ pub(super) fn put_all(
 ) -> (TxOutcome, bool) {
     let mut outcome = TxOutcome::default();
     let mut next = 0;
-    let put = |view: &View, at: &mut Place| {
+    let put = |view: &View, at: &mut RingPosition| {
         let (mut refused, mut common) = (0, true);
         while next < frames.len() && refused < REFUSALS {
             if common {

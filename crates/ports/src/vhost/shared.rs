@@ -26,9 +26,9 @@ pub(super) struct Ring {
     pub(super) gate: Gate,
     /// Gate in front of memory and ring. See the module.
     pub(super) quick: Gate,
-    /// [`super::ring::Place::known`], for the next user inside both gates.
+    /// [`super::ring::RingPosition::known`], for the next user inside both gates.
     pub(super) known: AtomicU16,
-    /// [`super::ring::Place::told`], for the next user; [`NEVER`] if there is none.
+    /// [`super::ring::RingPosition::told`], for the next user; [`NEVER`] if there is none.
     pub(super) told: AtomicU32,
     pub(super) enabled: AtomicBool,
 }

@@ -67,7 +67,7 @@ fn sender(port: &Arc<Shared>) -> VhostTx {
         shared: Arc::clone(port),
         worker: 0,
         scratch: Vec::new(),
-        way: None,
+        access: None,
     }
 }
 
@@ -244,10 +244,10 @@ fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
     guest(&port, 0);
     let (mut first, mut second) = (None, None);
     let before = crate::gate::interruptions();
-    let inside = |worker, way: &mut Option<Way>| {
-        let way = Way::find(way, &port, worker).expect("a ring");
-        assert!(way.key.try_enter().is_some());
-        way.ring
+    let inside = |worker, access: &mut Option<RingAccess>| {
+        let access = RingAccess::find(access, &port, worker).expect("a ring");
+        assert!(access.key.try_enter().is_some());
+        access.ring
     };
     for round in 0..3000 {
         // Whether workers share a ring or have one each.
@@ -300,8 +300,8 @@ fn senders_share_a_ring_or_have_one_each() {
     port.arrive(0, 0);
     let (mut first, mut second) = (None, None);
     let mut both_inside = || {
-        let first = Way::find(&mut first, &port, 0).expect("a ring");
-        let second = Way::find(&mut second, &port, 1).expect("a ring");
+        let first = RingAccess::find(&mut first, &port, 0).expect("a ring");
+        let second = RingAccess::find(&mut second, &port, 1).expect("a ring");
         let inside = first.key.try_enter();
         let both = inside.is_some() && second.key.try_enter().is_some();
         (first.ring, second.ring, both)
@@ -314,5 +314,5 @@ fn senders_share_a_ring_or_have_one_each() {
     port.ring_changed(0, 2, true);
     port.leave(0);
     assert_eq!(both_inside(), (0, 2, false));
-    assert!(first.is_some_and(|mut way| way.key.enter().is_none()));
+    assert!(first.is_some_and(|mut access| access.key.enter().is_none()));
 }

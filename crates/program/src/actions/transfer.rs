@@ -266,7 +266,7 @@ mod tests {
     /// Options are written word by word.
     #[test]
     fn options_are_written_as_the_step_writes_them() {
-        let field = packet::options::Place::new(1, 12).unwrap().field();
+        let field = packet::options::KeyRange::new(1, 12).unwrap().field();
         let bytes = field.def().bytes;
         let (mut value, mut mask) = (packet::Value::zero(bytes), packet::Value::zero(bytes));
         for at in bytes - 12..bytes {
@@ -290,7 +290,7 @@ mod tests {
         assert!(key == wanted);
         assert_eq!(all.len(), 2);
         // A longer one reaches beyond what lanes have.
-        let field = packet::options::Place::new(0, 124).unwrap().field();
+        let field = packet::options::KeyRange::new(0, 124).unwrap().field();
         let (value, mask) = (packet::Value::zero(124), field.def().place());
         let set = CompiledSet::new(field, &value, &mask);
         assert!(!Transfer::append(&Op::Set(set), &mut Vec::new()));

@@ -259,22 +259,22 @@ struct Path<'a> {
     rewrites: Vec<Rewrite>,
     hops: u32,
     shares: Vec<(CounterId, Share)>,
-    here: Place<'a>,
-    stack: SmallVec<[Place<'a>; 2]>,
+    here: RulePosition<'a>,
+    stack: SmallVec<[RulePosition<'a>; 2]>,
 }
 
 /// A place in a rule.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct RulePosition<'a> {
     rule: &'a Rule,
     blocks: &'a [ActionBlock],
     next: usize,
     table: u8,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RulePosition<'a> {
     /// Returns the beginning of a rule, if packets that meet it there can stay in their lanes.
-    fn of(rule: &'a Rule, table: u8, nothing_behind: bool) -> Option<Place<'a>> {
+    fn of(rule: &'a Rule, table: u8, nothing_behind: bool) -> Option<RulePosition<'a>> {
         let blocks = rule.blocks()?.get();
         let fits = blocks.iter().all(|block| match block.end {
             End::Table { table: next, .. } => next > table,
@@ -287,7 +287,7 @@ impl<'a> Place<'a> {
             | End::Learn => false,
             End::Nothing => true,
         });
-        (fits && !rule.shortens_timeouts()).then_some(Place {
+        (fits && !rule.shortens_timeouts()).then_some(RulePosition {
             rule,
             blocks,
             next: 0,
@@ -370,7 +370,7 @@ impl<'a> Compiler<'a> {
                 continue;
             }
             if self.work > WORK_MAX || self.room == 0 {
-                self.left_out += usize::from(Place::of(rule, table, true).is_some());
+                self.left_out += usize::from(RulePosition::of(rule, table, true).is_some());
                 continue;
             }
             if let Some(made) = self.rule(rule, table) {
@@ -380,7 +380,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn rule(&mut self, rule: &'a Rule, table: u8) -> Option<Made> {
-        let here = Place::of(rule, table, true)?;
+        let here = RulePosition::of(rule, table, true)?;
         let (first, others) = here.blocks.split_first()?;
         // TTLs are checked only where a path begins.
         if !matches!(first.end, End::Table { .. }) || others.iter().any(ActionBlock::may_expire) {
@@ -452,7 +452,8 @@ impl<'a> Compiler<'a> {
             path.here.next += 1;
             path.pass(block);
             match block.end {
-                // `Place::of` rejects rules with copies, a multipath choice, `ct` or transfers.
+                // `RulePosition::of` rejects rules with copies, a multipath choice, `ct` or
+                // transfers.
                 End::Copy(_)
                 | End::Multipath
                 | End::Track(_)
@@ -497,7 +498,7 @@ impl<'a> Compiler<'a> {
         };
         let behind = path.stack.is_empty();
         let enters = |rule: &'a Rule| {
-            let place = Place::of(rule, table, behind)?;
+            let place = RulePosition::of(rule, table, behind)?;
             (!place.blocks.iter().any(ActionBlock::may_expire)).then_some(place)
         };
         let last_enters = match last {
@@ -669,7 +670,7 @@ impl<'a> Path<'a> {
     }
 
     /// Continues at the beginning of a rule.
-    fn meet(&mut self, place: Place<'a>, lookups: Option<CounterId>) {
+    fn meet(&mut self, place: RulePosition<'a>, lookups: Option<CounterId>) {
         self.shares.push((place.rule.spec.counter, Share::Rule));
         self.shares
             .extend(lookups.map(|counter| (counter, Share::Match)));
@@ -695,7 +696,11 @@ impl<'a> Path<'a> {
             counter,
             hops: self.hops,
             rewrites: self.rewrites[usize::from(own)..].into(),
-            backs: self.stack.iter().filter_map(Place::remembered).collect(),
+            backs: self
+                .stack
+                .iter()
+                .filter_map(RulePosition::remembered)
+                .collect(),
             block: ActionBlock {
                 end,
                 first: 0,
@@ -712,7 +717,7 @@ impl<'a> Path<'a> {
     }
 }
 
-impl Place<'_> {
+impl RulePosition<'_> {
     fn remembered(&self) -> Option<Here> {
         Here::of(self.rule, self.next as u16, self.table)
     }

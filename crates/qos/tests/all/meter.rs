@@ -1,7 +1,7 @@
 //! Compares the meter with its reference, and its rates with the clock.
 
 use proptest::prelude::*;
-use qos::bucket::{Bucket, Rate};
+use qos::bucket::{Rate, TokenBucket};
 use qos::meter::{BandKind, BandSpec, Count, Meter, Unit, Verdict};
 use qos::reference;
 
@@ -87,8 +87,8 @@ proptest! {
             Unit::Kilobits => (u64::from(rate) * 1000, bytes * 8),
         };
         let bucket = match unit {
-            Unit::Packets => Bucket::new(Rate::per_second(rate), spec.depth().into(), start),
-            Unit::Kilobits => Bucket::new(Rate::thousands_per_second(rate), u64::from(spec.depth()) * 1000, start),
+            Unit::Packets => TokenBucket::new(Rate::per_second(rate), spec.depth().into(), start),
+            Unit::Kilobits => TokenBucket::new(Rate::thousands_per_second(rate), u64::from(spec.depth()) * 1000, start),
         };
         prop_assert!(bucket.take(bucket.level(start), start));
         // At most 20,000 steps; packets are large enough that together they make twice the rate.
@@ -110,7 +110,7 @@ proptest! {
 #[test]
 fn the_rate_holds_over_a_day_to_the_token() {
     for rate in [1_u32, 7, 333, 999_983, u32::MAX] {
-        let bucket = Bucket::new(Rate::thousands_per_second(rate), 1 << 50, 0);
+        let bucket = TokenBucket::new(Rate::thousands_per_second(rate), 1 << 50, 0);
         assert!(bucket.take(1 << 50, 0));
         let (mut now, mut taken) = (0_u64, 0_u64);
         while now < 86_400 * SECOND {
@@ -126,7 +126,7 @@ fn the_rate_holds_over_a_day_to_the_token() {
 
 #[test]
 fn a_long_rest_fills_and_a_clock_that_goes_back_gives_nothing() {
-    let bucket = Bucket::new(Rate::thousands_per_second(u32::MAX), 1000, 0);
+    let bucket = TokenBucket::new(Rate::thousands_per_second(u32::MAX), 1000, 0);
     assert!(bucket.take(1000, 0));
     // About 2^63 and 2^64 tokens later.
     for days in [24_u64, 25, 26, 49, 50, 60, 3650] {

@@ -4,7 +4,7 @@ use super::{EntryRequest, Session};
 use crate::clock::now_ns;
 use crate::key::format_match;
 use crate::layout::KEY_BYTES;
-use crate::vms::Place;
+use crate::vms::VmLocation;
 use steer::table::{Match, Scope, Target};
 
 /// Entries and virtual machines of a session that has ended.
@@ -12,7 +12,7 @@ use steer::table::{Match, Scope, Target};
 pub struct Kept {
     /// Entries with the times at which their hard timeouts pass, in the order of their addition.
     entries: Vec<(EntryRequest, Match<KEY_BYTES>, Option<u64>)>,
-    vms: Vec<(u16, Place)>,
+    vms: Vec<(u16, VmLocation)>,
 }
 
 impl Session {

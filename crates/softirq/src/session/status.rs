@@ -7,7 +7,7 @@ use crate::key::format_match;
 use crate::layout::{self, NONE};
 use crate::parse::Layout;
 use crate::sampler::{Shares, Source};
-use crate::vms::Place;
+use crate::vms::VmLocation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use steer::table::{Scope, Target};
@@ -50,7 +50,7 @@ pub struct VmStatus {
     /// Its number.
     pub vm: u16,
     /// How its cores are known.
-    pub place: Place,
+    pub place: VmLocation,
     /// Its cores.
     pub cores: Vec<u32>,
 }

@@ -20,15 +20,15 @@ const RELEASED: usize = 50;
 
 /// A token bucket for packet-ins, in thousandths of a packet.
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     level: Cell<u64>,
     filled_at: Cell<i64>,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Returns a full bucket: the burst is available from the beginning.
-    fn new() -> Bucket {
-        Bucket {
+    fn new() -> TokenBucket {
+        TokenBucket {
             level: Cell::new(u64::MAX),
             filled_at: Cell::new(clock::now()),
         }
@@ -98,7 +98,7 @@ pub(super) struct Counts {
 /// Packet-ins of one kind (table misses, or others).
 #[derive(Debug)]
 struct Schedule {
-    bucket: Bucket,
+    bucket: TokenBucket,
     queues: BTreeMap<PortNo, VecDeque<Vec<u8>>>,
     counts: Counts,
     /// The port served last.
@@ -108,7 +108,7 @@ struct Schedule {
 impl Schedule {
     fn new() -> Schedule {
         Schedule {
-            bucket: Bucket::new(),
+            bucket: TokenBucket::new(),
             queues: BTreeMap::new(),
             counts: Counts::default(),
             last: PortNo::MAX,
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let bucket = Bucket {
+        let bucket = TokenBucket {
             level: Cell::new(u64::MAX),
             filled_at: Cell::new(0),
         };

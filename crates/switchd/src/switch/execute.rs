@@ -636,7 +636,7 @@ impl Switch {
 
     /// Has a port monitored as its configuration wants.
     fn monitor_port(&self, bridge: &Bridge, port: &mut Port) {
-        let place = super::monitors::Place {
+        let place = super::monitors::MonitoredPort {
             name: &port.config.interface_name,
             bridge: bridge.id,
             number: openflow::port::from_u16(port.number),

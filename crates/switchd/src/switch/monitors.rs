@@ -335,7 +335,7 @@ impl Monitored {
 }
 
 /// What a session must know of its port.
-pub struct Place<'a> {
+pub struct MonitoredPort<'a> {
     /// The interface's name.
     pub name: &'a str,
     /// Its bridge.
@@ -357,7 +357,7 @@ impl Switch {
     pub fn monitor(
         &self,
         handle: &mut Option<Handle>,
-        place: &Place<'_>,
+        place: &MonitoredPort<'_>,
         settings: Option<&Settings>,
     ) -> Result<(), String> {
         let Some(settings) = settings else {

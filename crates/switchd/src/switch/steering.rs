@@ -23,7 +23,7 @@ use ports::PortControl;
 use softirq::control::{Answer, RefusalKind, Request, devices, socket_path};
 use softirq::key::parse_match;
 use softirq::session::{EntryRequest, FlowsStatus, Status};
-use softirq::vms::{Place, Vm};
+use softirq::vms::{Vm, VmLocation};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -90,15 +90,15 @@ fn socket_id(rundir: &Path, device: &str) -> Option<SocketId> {
 #[derive(Default)]
 struct Resident {
     socket: Option<SocketId>,
-    told: BTreeMap<u16, Place>,
+    told: BTreeMap<u16, VmLocation>,
     /// What it has refused, and when.
-    refused: BTreeMap<u16, (Place, Instant)>,
+    refused: BTreeMap<u16, (VmLocation, Instant)>,
 }
 
 impl Resident {
     /// Sends what it has not been told yet, for [`ANSWER`] at most; the rest follows in the next
     /// round.
-    async fn tell(&mut self, rundir: &Path, device: &str, places: &BTreeMap<u16, Place>) {
+    async fn tell(&mut self, rundir: &Path, device: &str, places: &BTreeMap<u16, VmLocation>) {
         let socket = socket_id(rundir, device);
         if socket != self.socket {
             *self = Resident {
@@ -110,7 +110,7 @@ impl Resident {
         self.refused.retain(|_, (_, since)| since.elapsed() < AGAIN);
         let gone = self.told.keys().filter(|vm| !places.contains_key(vm));
         let gone: Vec<_> = gone.map(|vm| (*vm, None)).collect();
-        let is_new = |(vm, place): &(&u16, &Place)| {
+        let is_new = |(vm, place): &(&u16, &VmLocation)| {
             let refused = self.refused.get(vm);
             self.told.get(vm) != Some(place) && refused.is_none_or(|(other, _)| other != *place)
         };
@@ -129,9 +129,9 @@ impl Resident {
         rundir: &Path,
         device: &str,
         id: u16,
-        place: Option<Place>,
+        place: Option<VmLocation>,
     ) -> bool {
-        let asked = |place: Option<Place>| async move {
+        let asked = |place: Option<VmLocation>| async move {
             ask(rundir, device, &Request::Vm { id, place }).await
         };
         let Err(Refused(code, text)) = asked(place.clone()).await else {
@@ -535,7 +535,7 @@ impl Switch {
                     Some(control) if asks => control.peer_process(),
                     _ => None,
                 };
-                let Some(process) = process.map(Place::Process) else {
+                let Some(process) = process.map(VmLocation::Process) else {
                     port.vm.process = None;
                     continue;
                 };
@@ -575,7 +575,7 @@ impl Switch {
 
     /// Returns where each virtual machine runs, as far as known. If two have the same number, the
     /// first counts.
-    fn places(&self) -> BTreeMap<u16, Place> {
+    fn places(&self) -> BTreeMap<u16, VmLocation> {
         let mut places = BTreeMap::new();
         for bridge in self.bridges.borrow().values() {
             for port in bridge.ports.borrow().values() {
@@ -585,7 +585,7 @@ impl Switch {
                     .process
                     .as_ref()
                     .map(|process| process.place.clone());
-                if let Some(place) = vm.core.map(Place::Core).or(process) {
+                if let Some(place) = vm.core.map(VmLocation::Core).or(process) {
                     places.entry(vm.id).or_insert(place);
                 }
             }

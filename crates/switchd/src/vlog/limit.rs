@@ -17,14 +17,14 @@ const REFILL: Duration = Duration::from_secs(1);
 
 /// What to do with a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Admission {
     Pass,
     /// Log this text first.
     PassAfterDrops(String),
     Drop,
 }
 
-struct Bucket {
+struct TokenBucket {
     tokens: u32,
     filled: Instant,
     dropped: u64,
@@ -32,9 +32,9 @@ struct Bucket {
     last_drop: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     fn new(now: Instant) -> Self {
-        Bucket {
+        TokenBucket {
             tokens: BURST,
             filled: now,
             dropped: 0,
@@ -43,7 +43,7 @@ impl Bucket {
         }
     }
 
-    fn ask(&mut self, now: Instant) -> Verdict {
+    fn ask(&mut self, now: Instant) -> Admission {
         let spans = now.saturating_duration_since(self.filled).as_secs() / REFILL.as_secs();
         if spans > 0 {
             self.tokens = BURST.min(
@@ -62,14 +62,14 @@ impl Bucket {
             }
             self.last_drop = now;
             self.dropped += 1;
-            return Verdict::Drop;
+            return Admission::Drop;
         }
         self.tokens -= 1;
         match std::mem::take(&mut self.dropped) {
-            0 => Verdict::Pass,
+            0 => Admission::Pass,
             dropped => {
                 let since = |then: Instant| now.saturating_duration_since(then).as_secs();
-                Verdict::PassAfterDrops(format!(
+                Admission::PassAfterDrops(format!(
                     "Dropped {dropped} log messages in last {} seconds (most recently, {} seconds ago) due to excessive rate",
                     since(self.first_drop),
                     since(self.last_drop)
@@ -82,11 +82,11 @@ impl Bucket {
 /// The buckets of all call sites; bounded, since the program has only so many sites.
 #[derive(Default)]
 pub(super) struct Limits {
-    buckets: Mutex<HashMap<Identifier, Bucket, BuildHasherDefault<std::hash::DefaultHasher>>>,
+    buckets: Mutex<HashMap<Identifier, TokenBucket, BuildHasherDefault<std::hash::DefaultHasher>>>,
 }
 
 impl Limits {
-    pub(super) fn ask(&self, site: Identifier) -> Verdict {
+    pub(super) fn ask(&self, site: Identifier) -> Admission {
         let now = Instant::now();
         let mut buckets = self
             .buckets
@@ -94,7 +94,7 @@ impl Limits {
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         buckets
             .entry(site)
-            .or_insert_with(|| Bucket::new(now))
+            .or_insert_with(|| TokenBucket::new(now))
             .ask(now)
     }
 }
@@ -106,30 +106,33 @@ mod tests {
     #[test]
     fn a_burst_passes_then_one_a_second() {
         let start = Instant::now();
-        let mut bucket = Bucket::new(start);
+        let mut bucket = TokenBucket::new(start);
         for _ in 0..BURST {
-            assert_eq!(bucket.ask(start), Verdict::Pass);
+            assert_eq!(bucket.ask(start), Admission::Pass);
         }
         for _ in 0..7 {
             assert_eq!(
                 bucket.ask(start + Duration::from_millis(500)),
-                Verdict::Drop
+                Admission::Drop
             );
         }
         let later = start + Duration::from_millis(3100);
         let text = "Dropped 7 log messages in last 2 seconds (most recently, 2 seconds ago) due to excessive rate";
-        assert_eq!(bucket.ask(later), Verdict::PassAfterDrops(text.into()));
-        assert_eq!(bucket.ask(later), Verdict::Pass);
-        assert_eq!(bucket.ask(later), Verdict::Pass);
-        assert_eq!(bucket.ask(later), Verdict::Drop);
+        assert_eq!(bucket.ask(later), Admission::PassAfterDrops(text.into()));
+        assert_eq!(bucket.ask(later), Admission::Pass);
+        assert_eq!(bucket.ask(later), Admission::Pass);
+        assert_eq!(bucket.ask(later), Admission::Drop);
         let much_later = later + Duration::from_secs(1 << 40);
-        assert!(matches!(bucket.ask(much_later), Verdict::PassAfterDrops(_)));
+        assert!(matches!(
+            bucket.ask(much_later),
+            Admission::PassAfterDrops(_)
+        ));
         assert_eq!(
             (1..BURST)
-                .filter(|_| bucket.ask(much_later) == Verdict::Pass)
+                .filter(|_| bucket.ask(much_later) == Admission::Pass)
                 .count() as u32,
             BURST - 1
         );
-        assert_eq!(bucket.ask(much_later), Verdict::Drop);
+        assert_eq!(bucket.ask(much_later), Admission::Drop);
     }
 }

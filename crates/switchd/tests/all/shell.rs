@@ -18,12 +18,12 @@ const DATABASE_FILES: [&str; 4] = ["conf.db", "db.ctl", ".conf.db.~lock~", "db.s
 
 /// A run directory with its own database. A daemon's command returns once the database's
 /// configuration has been applied.
-struct Place {
+struct RunDirectory {
     directory: tempfile::TempDir,
     database: Child,
 }
 
-impl Place {
+impl RunDirectory {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).display().to_string();
@@ -40,7 +40,7 @@ impl Place {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let place = Place {
+        let place = RunDirectory {
             directory,
             database,
         };
@@ -114,7 +114,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         let pidfile = fs::read_to_string(self.path("ovs-vswitchd.pid")).unwrap_or_default();
         if let Ok(pid) = pidfile.trim().parse::<i32>() {
@@ -161,7 +161,7 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn a_detached_daemon_serves_appctl_and_exits_clean() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     let pid = place.detach(&[]);
     let socket = place.path(&format!("ovs-vswitchd.{pid}.ctl"));
     let attributes = fs::metadata(&socket).unwrap();
@@ -196,7 +196,7 @@ fn a_detached_daemon_serves_appctl_and_exits_clean() {
 
 #[test]
 fn errors_are_open_vswitchs() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     place.detach(&[]);
     let error = |arguments: &[&str]| {
         place
@@ -245,7 +245,7 @@ fn errors_are_open_vswitchs() {
 
 #[test]
 fn log_levels_patterns_and_rotation() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     let pid = place.detach(&[]);
     place.appctl(&["vlog/set", "unixctl:file:dbg"]).unwrap();
     assert!(
@@ -300,7 +300,7 @@ fn log_levels_patterns_and_rotation() {
 
 #[test]
 fn one_daemon_for_one_pidfile() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     let pid = place.detach(&[]);
     for arguments in [
         &["--pidfile", "--unixctl=none"][..],
@@ -337,7 +337,7 @@ fn one_daemon_for_one_pidfile() {
 
 #[test]
 fn a_daemon_that_cannot_start_tells_whoever_waits() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     let output = place.sluiced(&[
         "--detach",
         "--pidfile",
@@ -383,7 +383,7 @@ impl Drop for Foreground {
 #[test]
 fn signals_end_a_foreground_daemon() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        let place = Place::new();
+        let place = RunDirectory::new();
         let mut command = place.command(
             env!("CARGO_BIN_EXE_sluiced"),
             &["--pidfile", "--compat", "--syslog-method=null"],
@@ -411,7 +411,7 @@ fn signals_end_a_foreground_daemon() {
 
 #[test]
 fn the_monitor_restarts_what_crashes_and_ends_with_the_rest() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     let first = place.detach(&["--monitor"]);
     let monitor = parent_of(first);
     let title = || {
@@ -464,7 +464,7 @@ fn the_monitor_restarts_what_crashes_and_ends_with_the_rest() {
 
 #[test]
 fn the_clock_stops_and_warps() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     place.detach(&["--enable-dummy"]);
     place.appctl(&["time/stop"]).unwrap();
     assert_eq!(
@@ -487,7 +487,7 @@ fn the_clock_stops_and_warps() {
 
 #[test]
 fn clients_that_misbehave_hurt_only_themselves() {
-    let place = Place::new();
+    let place = RunDirectory::new();
     let pid = place.detach(&[]);
     let socket = place.path(&format!("ovs-vswitchd.{pid}.ctl"));
     let connect = || {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Field;
 use crate::key::{FlowKey, WordSet, at};
-use crate::options::Place;
+use crate::options::KeyRange;
 use proptest::prelude::*;
 
 const MAP: [Mapping; 3] = [
@@ -27,9 +27,9 @@ const MAP: [Mapping; 3] = [
     },
 ];
 
-const fn place(number: usize, length: usize) -> Place {
+const fn place(number: usize, length: usize) -> KeyRange {
     let end = crate::options::end(number);
-    Place {
+    KeyRange {
         start: end - length,
         end,
     }

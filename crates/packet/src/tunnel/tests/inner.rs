@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::build::Builder;
-use crate::checksum::{Verdict, verify};
+use crate::checksum::{ChecksumStatus, verify};
 use crate::frame::Offload;
 use crate::key::{FlowKey, at};
 use crate::keyed::Keyed;
@@ -116,7 +116,7 @@ fn congestion_is_carried_over() {
             let layers = parse_key(&frame.to_vec(), frame.len(), 1, PACKET_WORDS, &mut key);
             let ecn = if outer_ecn == 3 { 3 } else { inner_ecn };
             assert_eq!(key.u8(at::IP_TOS), tos & 0xf0 | ecn);
-            assert_eq!(verify(&frame, &layers, &key), Verdict::Good);
+            assert_eq!(verify(&frame, &layers, &key), ChecksumStatus::Good);
             if ecn == inner_ecn {
                 assert_eq!(frame.to_vec(), bytes);
             }
@@ -159,7 +159,7 @@ fn bare_packets_know_of_it() {
         let mut key = FlowKey::ZERO;
         let layers = parse_key(frame.head(), frame.len(), 1, PACKET_WORDS, &mut key);
         assert_eq!(key.u8(at::IP_TOS), 3);
-        assert_eq!(verify(&frame, &layers, &key), Verdict::Good);
+        assert_eq!(verify(&frame, &layers, &key), ChecksumStatus::Good);
     }
 }
 

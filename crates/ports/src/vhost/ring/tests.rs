@@ -225,7 +225,7 @@ proptest! {
             wanted.push(guest.bytes()[begin..end].to_vec());
         }
         let view = guest.view(offloads);
-        let mut at = Place { next: start, used: start.wrapping_add(5), ..Place::default() };
+        let mut at = RingPosition { next: start, used: start.wrapping_add(5), ..RingPosition::default() };
         let mut buffers = Buffers::new(usize::from(SIZE));
         let mut room = [std::ptr::null_mut(); BURST];
         // SAFETY: ring and buffers are this test's.
@@ -292,7 +292,7 @@ proptest! {
             count += 1;
         }
         let view = guest.view(false);
-        let mut at = Place { next: start, used: start, ..Place::default() };
+        let mut at = RingPosition { next: start, used: start, ..RingPosition::default() };
         let frames = buffers.frames();
         // SAFETY: ring and buffers are this test's.
         let done = unsafe { view.put(&mut at, &frames) };
@@ -316,7 +316,7 @@ fn a_guest_that_says_there_is_more_than_the_ring_has_gets_nothing() {
     let mut guest = Guest::new(12);
     guest.write(1024 + 2, &(SIZE + 1).to_le_bytes());
     let view = guest.view(false);
-    let mut at = Place::default();
+    let mut at = RingPosition::default();
     // SAFETY: the ring is this test's, and nothing is taken.
     let done = unsafe { view.take(&mut at, BURST, std::ptr::null_mut(), |_, _| false) };
     assert!(done.frames == 0 && !done.exhausted);
@@ -335,7 +335,7 @@ fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
     let half = MEMORY / 2;
     let read = |descriptors: usize, available: usize, used: usize, size: u16| {
         let at = |offset: usize| base.wrapping_add(offset).cast();
-        let ring = Places {
+        let ring = RingAddresses {
             descriptors: at(descriptors),
             available: at(available),
             used: at(used),
@@ -410,7 +410,7 @@ fn guest_with(header: u32, ring: &[Descriptor], table: &[Descriptor]) -> Guest {
     guest
 }
 
-fn taken(buffers: &mut Buffers, view: &View, at: &mut Place) -> (Taken, usize) {
+fn taken(buffers: &mut Buffers, view: &View, at: &mut RingPosition) -> (Taken, usize) {
     let mut asked = 0;
     // SAFETY: ring and buffers are the test's.
     let taken = unsafe {
@@ -446,7 +446,7 @@ proptest! {
         }
         let mut view = guest.view(work.is_some());
         view.indirect = true;
-        let mut at = Place { next: start, used: start.wrapping_add(5), ..Place::default() };
+        let mut at = RingPosition { next: start, used: start.wrapping_add(5), ..RingPosition::default() };
         let mut buffers = Buffers::new(MAX_BUFFERS);
         let mut listed = 0;
         for head in &heads {
@@ -551,7 +551,7 @@ proptest! {
         }
         let mut view = guest.view(false);
         (view.indirect, view.mergeable) = (true, mergeable);
-        let mut at = Place { next: start, used: start, ..Place::default() };
+        let mut at = RingPosition { next: start, used: start, ..RingPosition::default() };
         // SAFETY: ring and frame are this test's.
         let put = unsafe { view.put_one(&mut at, &frame) };
         prop_assert_eq!(&put, &expected);
@@ -587,7 +587,7 @@ fn a_chain_of_64_mib_costs_no_buffer() {
         guest.make_available(number, number);
     }
     let view = guest.view(false);
-    let mut at = Place::default();
+    let mut at = RingPosition::default();
     for number in 0..SIZE {
         let (taken, asked) = taken(&mut Buffers::new(0), &view, &mut at);
         assert!(matches!(taken, Taken::Refused), "{taken:?}");
@@ -601,17 +601,17 @@ fn a_chain_of_64_mib_costs_no_buffer() {
 fn a_guest_is_told_when_its_wish_is_passed() {
     let mut guest = Guest::new(12);
     let mut view = guest.view(false);
-    let tells = |view: &View, at: &mut Place, used| {
+    let tells = |view: &View, at: &mut RingPosition, used| {
         at.used = used;
         // SAFETY: the ring is this test's.
         unsafe { view.wants_call(at) }
     };
-    let mut at = Place::default();
+    let mut at = RingPosition::default();
     assert!(tells(&view, &mut at, 1));
     guest.write(1024, &NO_INTERRUPT.to_le_bytes());
     assert!(!tells(&view, &mut at, 2));
     view.event_index = true;
-    let mut at = Place::default();
+    let mut at = RingPosition::default();
     let wish = 1024 + 4 + 2 * usize::from(SIZE);
     assert!(tells(&view, &mut at, 65530), "not asked before");
     guest.write(wish, &65534_u16.to_le_bytes());
@@ -627,9 +627,9 @@ fn a_guest_is_told_when_its_wish_is_passed() {
 fn kicks_are_asked_for_as_the_ring_has_it() {
     let mut guest = Guest::new(12);
     let mut view = guest.view(false);
-    let at = Place {
+    let at = RingPosition {
         next: 77,
-        ..Place::default()
+        ..RingPosition::default()
     };
     let number = |guest: &mut Guest, at: usize| {
         u16::from_le_bytes(guest.bytes()[at..at + 2].try_into().unwrap())
@@ -682,7 +682,7 @@ fn descriptors_that_change_while_they_are_read_change_nothing() {
                 word(at + 8).store(length | flags << 32 | next << 48, Ordering::Relaxed);
             }
         });
-        let mut at = Place::default();
+        let mut at = RingPosition::default();
         let mut buffers = Buffers::new(MAX_BUFFERS);
         for round in 0..ROUNDS {
             // Make one more entry available.

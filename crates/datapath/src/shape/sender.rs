@@ -1,4 +1,4 @@
-//! A worker's ways to shaped ports: what it has staged for them, and which of them it owns.
+//! A worker's senders to shaped ports: what it has staged for them, and which of them it owns.
 
 use super::inspect::flow_of;
 use super::ring::{Arrival, long_bytes};
@@ -17,8 +17,8 @@ pub(super) struct Staged<F> {
     pub wants: Vec<(Option<u32>, u32)>,
 }
 
-/// A worker's way to a shaped port.
-pub(crate) struct Way<F: Frame> {
+/// A worker's sender to a shaped port.
+pub(crate) struct ShapedSender<F: Frame> {
     pub(super) shaped: Arc<Shaped<F>>,
     /// The port's counters.
     pub counters: Arc<PortCounters>,
@@ -33,15 +33,15 @@ pub(crate) struct Way<F: Frame> {
     pub(super) ending: bool,
 }
 
-impl<F: Frame> Way<F> {
+impl<F: Frame> ShapedSender<F> {
     pub fn new(
         shaped: Arc<Shaped<F>>,
         counters: Arc<PortCounters>,
         owner: Arc<Mailbox<F>>,
         mine: bool,
         patch: bool,
-    ) -> Way<F> {
-        Way {
+    ) -> ShapedSender<F> {
+        ShapedSender {
             shaped,
             counters,
             owner,
@@ -108,7 +108,7 @@ impl<F: Frame> Way<F> {
 
     /// Wakes the port's new owner, if that has changed, to serve what this worker has left there
     /// while it took itself or another for the owner.
-    pub fn hand_on(&self, from: &Way<F>) {
+    pub fn hand_on(&self, from: &ShapedSender<F>) {
         if !Arc::ptr_eq(&self.owner, &from.owner) {
             self.owner.nudge();
         }
@@ -288,8 +288,8 @@ mod tests {
             let teller = Teller::new(Arc::new(PacketInWake::new(wake())));
             let packet_ins = Arc::new(PacketInRing::new(Arc::new(teller)));
             let owner = Arc::new(Mailbox::new("owner".to_owned(), wake(), packet_ins));
-            let way = Way::new(Arc::clone(shaped), Arc::default(), owner, mine, false);
-            self.egress.shape(SLOT, Box::new(way));
+            let sender = ShapedSender::new(Arc::clone(shaped), Arc::default(), owner, mine, false);
+            self.egress.shape(SLOT, Box::new(sender));
         }
 
         fn send(&mut self, frames: u64) {
