@@ -132,7 +132,7 @@ def time_of(value, what):
 def fields(value, what, needed, optional=()):
     """Checks that a value is an object with these keys."""
     if not isinstance(value, dict):
-        raise Bad(f"{what}: an object is meant, not {json.dumps(value, default=str)[:60]}")
+        raise Bad(f"{what}: must be an object, not {json.dumps(value, default=str)[:60]}")
     for key in needed:
         if value.get(key) is None:
             raise Bad(f"{what}: {key} is missing")
@@ -221,7 +221,7 @@ class Network:
             what = f"links: number {at}"
             fields(entry, what, ("between", "rate"), ("delay",))
             if not isinstance(entry["between"], list) or len(entry["between"]) != 2:
-                raise Bad(f"{what}: between: two ports, SWITCH:PORT, are meant")
+                raise Bad(f"{what}: between: must be two ports, SWITCH:PORT")
             ends = [self.end(str(end), f"{what}: between") for end in entry["between"]]
             for end, other in (ends, reversed(ends)):
                 self.add_port(end, entry, what, ":".join(other))
@@ -259,7 +259,7 @@ class Network:
         """A part of the file that is an object or a list."""
         value = kind() if text.get(key) is None else text[key]
         if not isinstance(value, kind):
-            raise Bad(f"{key}: {'an object' if kind is dict else 'a list'} is meant")
+            raise Bad(f"{key}: must be {'an object' if kind is dict else 'a list'}")
         return value
 
     @staticmethod
@@ -1352,7 +1352,7 @@ class SliceController(app_manager.OSKenApp):
         method = environment["REQUEST_METHOD"]
         where = environment["PATH_INFO"].strip("/").split("/")
         if method not in ("GET", "PUT", "DELETE"):
-            return "405 Method Not Allowed", {"error": f"{method}: GET, PUT or DELETE is meant"}
+            return "405 Method Not Allowed", {"error": f"{method}: must be GET, PUT or DELETE"}
         if where == ["links"] and method == "GET":
             return "200 OK", self.links()
         if where == ["tasks"] and method == "GET":

@@ -394,7 +394,7 @@ def what_cannot_be_done_is_told(lab):
             told("--to", "interface:h1", "--rules", listed(lab, "bad", "ip,actions=drop\narp\n")),
             'bad:2: "arp": flows cannot be made for this match',
         ),
-        (told("rules", "--count", 0), "--count 0: a number from 1"),
+        (told("rules", "--count", 0), "--count 0: must be a number from 1"),
         (told("rules", "--file", "/none"), "/none: No such file"),
         (told("--to", "interface:h1", "--from", "interface:h9"), "sinks[0]: interface:h9:"),
         (told("--to", "dpdk:0000:ff:1f.7"), "streams[0].port: dpdk:0000:ff:1f.7:"),

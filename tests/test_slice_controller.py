@@ -598,7 +598,7 @@ def requests_that_cannot_be_read(lab):
         ({"protocol": {}}, "protocol: {} is none of"),
         ({"port": 65536}, "port: 65536 is not from 1 to 65535"),
         ({"protocol": "icmp"}, "port: only tcp and udp have ports"),
-        ({"back": 1}, "back: an object is meant"),
+        ({"back": 1}, "back: must be an object"),
         ({"back": {"rate": "x"}}, 'back: rate: "x" is not a rate'),
         ({"seconds": "soon"}, 'seconds: "soon" is not a number of seconds'),
         ({"priority": "high"}, 'priority: "high" is neither command nor bulk'),
@@ -611,7 +611,7 @@ def requests_that_cannot_be_read(lab):
         (b"{", "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b"[" * 60_000, "not JSON"),
-        (b"[]", "task: an object is meant"),
+        (b"[]", "task: must be an object"),
         (b" " * 70_000, "at most 65536 are read"),
     ):
         status, said = slices.ask("PUT", "/tasks/t", raw=raw)
@@ -631,13 +631,13 @@ def requests_that_cannot_be_read(lab):
     way = {"at": "s1:c", "address": "10.0.0.9", "link": "1G", "rate": "2M", "latency": "1s"}
     for changes, words in (
         ({"switches": {"s1": {"datapath": 1, "ovsdb": "file"}}}, "s1: ovsdb: file is neither"),
-        ({"switches": []}, "switches: an object is meant"),
+        ({"switches": []}, "switches: must be an object"),
         ({"links": [{**links[0], "rate": "fast"}]}, 'links: number 1: rate: "fast" is not a rate'),
         ({"links": links * 2}, "links: number 2: port s1:uplink is used twice"),
         ({"links": [{**links[0], "between": ["s3:a", "s1:b"]}]}, "there is no switch s3"),
         ({"hosts": {"a": {**hosts["fog"], "address": "x"}}}, "address: x is not an IPv4 address"),
         ({"reserve": "100%"}, "reserve: all of each link"),
-        ({"controller": None}, "controller: an object is meant"),
+        ({"controller": None}, "controller: must be an object"),
         (
             {"controller": {**way, "rate": "30M"}},
             "controller: link s1:uplink: 30 Mbit/s asked, 19 Mbit/s left",

@@ -596,7 +596,7 @@ def bad_input_is_answered(lab):
     fails("nosuch: there is no such interface", "nosuch")
     fails("a/b: this is no interface's name", "a/b")
     fails(r"core 4095: this machine has cores \d", "eth0", "--cores", "0,4095")
-    fails("--cores 1-: numbers and ranges are meant", "eth0", "--cores", "1-")
+    fails("--cores 1-: must be numbers and ranges", "eth0", "--cores", "1-")
     fails("lo: its driver has no driver-mode XDP", "lo", "--mode", "driver")
     fails("high: 0.0% is not above 0%", "eth0", "--set", "high=0")
     fails("low: there is no such constant", "eth0", "--set", "low=0")
@@ -609,7 +609,7 @@ def bad_input_is_answered(lab):
     steered.refused("nothing is steered there", "show", "eth7")
     for pattern, words in (
         ("colour: no such field", ("add", "colour=3")),
-        ("tp_dst=70000: a number from 0 to 65535", ("add", "udp,tp_dst=70000")),
+        ("tp_dst=70000: must be a number from 0 to 65535", ("add", "udp,tp_dst=70000")),
         (r"core 9999: this machine has cores", ("add", "udp", "--core", "9999")),
         (r"core 1: packets are steered to cores 0 only", ("add", "udp", "--core", "1")),
         ("no entry is so", ("modify", "udp", "--core", "0")),
@@ -619,7 +619,7 @@ def bad_input_is_answered(lab):
         ("process 4000000: there is none", ("vm", "7", "--pid", "4000000")),
         ("one of --core, --pid and --stopped", ("vm", "7")),
         ("high: 101.0% is not above", ("constant", "high=101")),
-        ("NAME=VALUE is meant", ("constant", "high")),
+        ("must be NAME=VALUE", ("constant", "high")),
         ("hold: 1000000 ns is not between", ("constant", "hold=1")),
         ("entry 5 has no such choice", ("move", "5", "--core", "0")),
         ("16 hexadecimal digits", ("move", "5", "--flow", "xyz", "--core", "0")),

@@ -22,7 +22,8 @@ pub struct GenOptions {
     /// What to do in place of sending.
     #[command(subcommand)]
     pub command: Option<GenCommand>,
-    /// What to send and where it is received, as YAML or JSON; - for standard input
+    /// File that says what to send and where to receive it, as YAML or JSON, instead of most
+    /// options; - for standard input
     #[arg(value_name = "SPEC", conflicts_with_all = [
         "to", "from", "pps", "step", "poisson", "burst", "size", "flows", "order", "by", "seconds",
         "tcp", "eth_src", "eth_dst", "ip_src", "ip_dst", "port_src", "port_dst", "vlan", "seed",
@@ -30,63 +31,63 @@ pub struct GenOptions {
     ])]
     pub spec: Option<PathBuf>,
     /// Port to send to: virtio-user:SOCKET, memif:SOCKET (both with ,server if the other side
-    /// connects), interface:NAME, af-xdp:NAME, dpdk:DEVICE, or file:PCAP
+    /// connects), interface:NAME, af-xdp:NAME, dpdk:DEVICE or file:PCAP
     #[arg(long, value_name = "PORT")]
     pub to: Option<String>,
-    /// Port to receive from, likewise; may be repeated
+    /// Port to receive from, written as for --to; may be repeated
     #[arg(long, value_name = "PORT")]
     pub from: Vec<String>,
     /// Packets per second [default: as many as the port takes]
     #[arg(long, value_name = "RATE", conflicts_with = "poisson")]
     pub pps: Option<f64>,
-    /// From so many seconds on another rate than --pps, as 5=1e6; may be repeated
+    /// Change the rate of --pps after this many seconds, such as 5=1e6; may be repeated
     #[arg(long, value_name = "SECONDS=RATE", requires = "pps")]
     #[arg(conflicts_with_all = ["burst", "replay"])]
     pub step: Vec<String>,
-    /// Packets per second, on average, at random distances
+    /// Packets per second on average, at random intervals (a Poisson process)
     #[arg(long, value_name = "RATE")]
     pub poisson: Option<f64>,
-    /// Packets that are due at one time, at the average rate of --pps
+    /// Packets to send at once, at the average rate of --pps [default: 1]
     #[arg(long, value_name = "COUNT", requires = "pps")]
     pub burst: Option<u32>,
-    /// A pcap or pcapng file whose frames are sent as they are, once, as recorded or at --pps
+    /// Pcap or pcapng file to send once, unchanged, at the recorded times or at --pps
     #[arg(long, value_name = "FILE", conflicts_with_all = ["poisson", "burst"])]
     pub replay: Option<String>,
-    /// How often faster than recorded
+    /// Replay this many times as fast as recorded [default: 1]
     #[arg(long, requires = "replay", conflicts_with = "pps")]
     pub speed: Option<f64>,
-    /// Send the file again and again until the time is over
+    /// Replay the file repeatedly until the time is over
     #[arg(long, requires = "replay")]
     pub repeat: bool,
-    /// Bytes of a frame without the frame check sequence; imix; or FIRST-LAST, one after the other
+    /// Size of frames, in bytes without FCS: a number, imix, or FIRST-LAST (each size in turn)
     #[arg(long, default_value = "60")]
     pub size: String,
-    /// How many flows [default: 1; with --rules one for each rule, or all of the explosion]
+    /// Number of flows [default: 1; with --rules, one for each rule; with --explode, all]
     #[arg(long, value_name = "COUNT")]
     pub flows: Option<u64>,
-    /// Which flow is next: in-turn, random, zipf:EXPONENT, or pareto:A,B (in turn, each several
-    /// times in a row, with ClassBench's distribution)
+    /// Order of flows: in-turn, random, zipf:EXPONENT or pareto:A,B (in turn, each repeated a
+    /// random number of times, distributed as in ClassBench)
     #[arg(long, default_value = "in-turn")]
     pub order: String,
-    /// A file of rules that flows are made from: a filter set of ClassBench, or rules as ovs-ofctl
+    /// File of rules to make flows from: a filter set of ClassBench, or rules as ovs-ofctl
     /// dump-flows prints them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "replay"])]
     pub rules: Option<String>,
-    /// The port of the switch that frames come in by, as rules name it
+    /// Port of the switch that frames enter by, as in the rules; required if rules match in_port
     #[arg(long, value_name = "PORT", requires = "rules")]
     pub in_port: Option<String>,
-    /// Share of the flows that meet no rule, from 0 to 1
+    /// Share of the flows that match no rule, from 0 to 1 [default: 0]
     #[arg(long, value_name = "SHARE", requires = "rules")]
     pub miss: Option<f64>,
-    /// A tuple-space explosion: each flow differs, in every address and port that rules match, in
-    /// one bit from what a rule matches
+    /// Attack the switch's tuple space: each flow differs from a rule by one bit in every address
+    /// and port that the rule matches
     #[arg(long, requires = "rules", conflicts_with = "miss")]
     pub explode: bool,
-    /// What tells flows apart: FIELD or FIELD=VALUES, such as udp_dst=100; may be repeated, the
-    /// first changes fastest [default: ip_src]
+    /// Field in which flows differ: FIELD or FIELD=COUNT, where COUNT is its number of values, such
+    /// as udp_dst=100; may be repeated, the first changes fastest [default: ip_src]
     #[arg(long, value_name = "FIELD")]
     pub by: Vec<String>,
-    /// TCP in place of UDP
+    /// Send TCP instead of UDP
     #[arg(long)]
     pub tcp: bool,
     /// Source Ethernet address
@@ -98,41 +99,41 @@ pub struct GenOptions {
     /// Source IPv4 or IPv6 address
     #[arg(long, value_name = "ADDRESS")]
     pub ip_src: Option<String>,
-    /// Destination address, of the same family
+    /// Destination IPv4 or IPv6 address, of the same family
     #[arg(long, value_name = "ADDRESS")]
     pub ip_dst: Option<String>,
-    /// Source port
+    /// Source UDP or TCP port
     #[arg(long, value_name = "PORT")]
     pub port_src: Option<u16>,
-    /// Destination port
+    /// Destination UDP or TCP port
     #[arg(long, value_name = "PORT")]
     pub port_dst: Option<u16>,
-    /// VLAN ID of an 802.1Q tag
+    /// VLAN ID of an 802.1Q tag [default: no tag]
     #[arg(long, value_name = "ID")]
     pub vlan: Option<u16>,
-    /// Seconds that count
+    /// Length of the measurement, in seconds
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
-    /// Seconds before them that do not
+    /// Seconds of traffic before the measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
     pub warm_up: f64,
-    /// Seconds after the last frame in which stragglers are taken
+    /// Seconds to wait for late frames after the last one is sent
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
     pub drain: f64,
-    /// Seed of everything random
+    /// Seed of the random generator; the same seed sends the same frames
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Processor to run on, in place of that of the spec
+    /// Number of the processor to run on [default: that of SPEC, else any]
     #[arg(long)]
     pub core: Option<usize>,
-    /// Seconds that ports are waited for
+    /// Longest time to wait until ports are up, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     pub wait: f64,
-    /// Do not measure the generator itself first
+    /// Do not measure the generator's own speed first
     #[arg(long)]
     pub no_calibration: bool,
-    /// Test the generator itself: send into a delay line of memory that holds each frame for so
-    /// many microseconds, in place of any port
+    /// Test the generator itself: instead of using ports, keep each frame in memory for this many
+    /// microseconds, then receive it
     #[arg(long = "loop", value_name = "MICROSECONDS")]
     pub delay: Option<f64>,
     /// Print one JSON object
@@ -143,28 +144,28 @@ pub struct GenOptions {
 /// What `sluice gen` does beside sending.
 #[derive(Subcommand)]
 pub enum GenCommand {
-    /// Make a set of rules, or read one, and print it: as a filter set of ClassBench, or as rules
-    /// that ovs-ofctl add-flows reads.
+    /// Generate or read a set of rules, and print it as a filter set of ClassBench or as rules that
+    /// ovs-ofctl add-flows reads.
     Rules(RulesOptions),
 }
 
 /// Which rules, and how.
 #[derive(Args)]
 pub struct RulesOptions {
-    /// What the rules are like: an access control list, a firewall's, or IP chains
+    /// Type of the rules, as in ClassBench
     #[arg(long, value_enum, default_value = "acl")]
     pub kind: RuleSetKind,
-    /// How many
+    /// Number of rules
     #[arg(long, default_value_t = 1000)]
     pub count: usize,
-    /// The same seed makes the same rules
+    /// Seed of the random generator; the same seed makes the same rules
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// A file of rules to print, in place of new ones
+    /// File of rules to print, instead of generating rules
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "count", "seed"])]
     pub file: Option<String>,
-    /// Print rules of Open vSwitch's with these actions, such as output:2; the first goes before
-    /// all others
+    /// Print rules for ovs-ofctl with these actions, such as output:2; earlier rules get higher
+    /// priorities
     #[arg(long, value_name = "ACTIONS")]
     pub openflow: Option<String>,
 }
@@ -174,7 +175,7 @@ pub struct RulesOptions {
 pub enum RuleSetKind {
     /// An access control list
     Acl,
-    /// A firewall's rules
+    /// A firewall
     Fw,
     /// IP chains
     Ipc,
@@ -188,7 +189,7 @@ fn print_rules(options: &RulesOptions) -> Result<()> {
             let most = traffic::rules::RULES_MAX;
             ensure!(
                 (1..=most).contains(&options.count),
-                "--count {}: a number from 1 to {most} is meant",
+                "--count {}: must be a number from 1 to {most}",
                 options.count
             );
             let kind = match options.kind {
@@ -204,7 +205,7 @@ fn print_rules(options: &RulesOptions) -> Result<()> {
         Some(actions) => {
             ensure!(
                 !actions.trim().is_empty() && !actions.contains(['\n', '\r']),
-                "--openflow {actions:?}: actions such as output:2 are meant"
+                "--openflow {actions:?}: must be actions such as output:2"
             );
             rule_sets::open_flow_set(&rules, actions)
         }
@@ -247,7 +248,7 @@ pub fn run(options: &GenOptions) -> Result<()> {
     let seconds = |name: &str, value: f64, most: f64| {
         ensure!(
             (0.0..=most).contains(&value),
-            "--{name} {value}: a number from 0 to {most} is meant"
+            "--{name} {value}: must be a number from 0 to {most}"
         );
         Ok(value)
     };
@@ -318,7 +319,7 @@ fn spec_of(options: &GenOptions) -> Result<Spec> {
 /// Reads a port as options name it.
 fn port(option: &str, text: &str) -> Result<Port> {
     let Some((kind, name)) = text.split_once(':') else {
-        bail!("{option} {text}: KIND:NAME is meant, such as interface:eth1");
+        bail!("{option} {text}: must be KIND:NAME, such as interface:eth1");
     };
     let (path, server) = match name.strip_suffix(",server") {
         Some(path) => (path.to_owned(), true),
@@ -348,7 +349,7 @@ fn steps(pps: f64, texts: &[String]) -> Result<Vec<Step>> {
         });
         match numbers {
             Some(step) => steps.push(step),
-            None => bail!("--step {text}: SECONDS=RATE is meant, such as 5=1e6"),
+            None => bail!("--step {text}: must be SECONDS=RATE, such as 5=1e6"),
         }
     }
     Ok(steps)
@@ -415,7 +416,7 @@ fn size(text: &str) -> Result<Size> {
         part.trim()
             .parse::<u16>()
             .ok()
-            .with_context(|| format!("--size {text}: a number, imix or FIRST-LAST is meant"))
+            .with_context(|| format!("--size {text}: must be a number, imix or FIRST-LAST"))
     };
     Ok(match text.split_once('-') {
         _ if text == "imix" => Size::Imix,
@@ -439,7 +440,7 @@ fn order(text: &str) -> Result<Order> {
                 (Some(s), _) => Order::Zipf { s },
                 (None, Some((a, b))) => Order::Pareto { a, b },
                 (None, None) => {
-                    bail!("--order {text}: in-turn, random, zipf:EXPONENT or pareto:A,B is meant")
+                    bail!("--order {text}: must be in-turn, random, zipf:EXPONENT or pareto:A,B")
                 }
             }
         }
@@ -451,7 +452,7 @@ fn field(text: &str) -> Result<Field> {
         None => (text, 0),
         Some((field, values)) => match values.parse::<u64>() {
             Ok(values) => (field, values),
-            Err(_) => bail!("--by {text}: FIELD=VALUES is meant, such as udp_dst=100"),
+            Err(_) => bail!("--by {text}: must be FIELD=VALUES, such as udp_dst=100"),
         },
     };
     Ok(Field {
@@ -689,19 +690,19 @@ mod tests {
     fn bad_options_are_named() {
         for (words, wanted) in [
             ("--to dpdk:a --step 2=50", "--pps"),
-            ("--to dpdk:a --pps 9 --step 2", "--step 2: SECONDS=RATE"),
+            ("--to dpdk:a --pps 9 --step 2", "--step 2: must be SECONDS=RATE"),
             ("", "a SPEC, or --to or --from"),
-            ("--to eth0", "--to eth0: KIND:NAME is meant"),
+            ("--to eth0", "--to eth0: must be KIND:NAME"),
             ("--to tap:x", "there are virtio-user"),
             ("--from interface:", "the name is missing"),
-            ("--to dpdk:a --size big", "--size big: a number"),
-            ("--to dpdk:a --order zipf", "--order zipf: in-turn"),
-            ("--to dpdk:a --by udp_dst=x", "--by udp_dst=x: FIELD=VALUES"),
+            ("--to dpdk:a --size big", "--size big: must be a number"),
+            ("--to dpdk:a --order zipf", "--order zipf: must be in-turn"),
+            ("--to dpdk:a --by udp_dst=x", "--by udp_dst=x: must be FIELD=VALUES"),
             ("x.yaml --to dpdk:a", "cannot be used with"),
             ("--to dpdk:a --burst 3", "--pps"),
             ("--to dpdk:a --miss 0.5", "--rules"),
             ("--to dpdk:a --rules r --by udp_dst", "cannot be used with"),
-            ("--to dpdk:a --order pareto:1", "--order pareto:1: in-turn"),
+            ("--to dpdk:a --order pareto:1", "--order pareto:1: must be in-turn"),
             ("/does/not/exist.yaml", "/does/not/exist.yaml"),
         ] {
             let told = format!("{:#}", spec(words).unwrap_err());

@@ -23,13 +23,13 @@ const RESTART: &str = "restart";
 /// Which switch to restart.
 #[derive(Args)]
 pub struct RestartOptions {
-    /// The directory given to `up`
+    /// Directory that was given to `up`
     #[arg(default_value = DIRECTORY)]
     pub directory: PathBuf,
-    /// The daemon to start [default: sluiced beside this command, or in PATH]
+    /// Path of the daemon [default: sluiced in the directory of this command, else in PATH]
     #[arg(long)]
     pub sluiced: Option<PathBuf>,
-    /// Restart it although its rules are lost thereby: one that does not answer cannot tell them
+    /// Do not save and restore rules, groups and meters; needed if the switch does not answer
     #[arg(long)]
     pub without_rules: bool,
 }
@@ -37,10 +37,10 @@ pub struct RestartOptions {
 /// Whose rules, and where.
 #[derive(Args)]
 pub struct KeepOptions {
-    /// The directory of the switch's sockets: the one given to `up`, or /run/openvswitch
+    /// Directory of the switch's sockets: the one given to `up`, or /run/openvswitch
     #[arg(default_value = DIRECTORY)]
     pub directory: PathBuf,
-    /// The directory of the saved files [default: saved, in the switch's directory]
+    /// Directory of the saved files [default: DIRECTORY/saved]
     #[arg(long)]
     pub files: Option<PathBuf>,
 }

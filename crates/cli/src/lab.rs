@@ -31,94 +31,94 @@ pub struct LabOptions {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the experiments, what they need, and about how long they take.
+    /// List the experiments, what they need, and roughly how long they take.
     List(ListOptions),
     /// Run experiments and write results.json and report.html.
     Run(Box<RunOptions>),
-    /// Say what changed beyond noise from one run to another. Ends with 2 if something is worse.
+    /// Compare two runs and print what changed beyond noise. Exits with 2 if something is worse.
     Compare(CompareOptions),
-    /// Write report.html of a run again, or publish it with its results.
+    /// Write report.html of a run again, or copy it with the results to another directory.
     Report(ReportOptions),
-    /// Remove what runs left behind that were killed: processes, namespaces, huge pages, files.
+    /// Remove what killed runs left behind: processes, namespaces, huge pages, files.
     Clean,
 }
 
 #[derive(Args)]
 struct ListOptions {
-    /// Also the cells of these experiments
+    /// List the cells of these experiments too
     #[arg(value_name = "ID|FILE.yaml")]
     experiments: Vec<String>,
-    /// Cells and times of --quick runs
+    /// Show cells and times of --quick runs
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Cells and times of --full runs
+    /// Show cells and times of --full runs
     #[arg(long)]
     full: bool,
 }
 
 #[derive(Args)]
 struct RunOptions {
-    /// Experiments: their IDs, all, or files of one's own
+    /// Experiments: IDs (see `sluice lab list`), all, or your own files
     #[arg(value_name = "ID|all|FILE.yaml", required = true)]
     experiments: Vec<String>,
-    /// Where results go [default: lab-DATE-TIME]
+    /// Directory for the results [default: lab-DATE-TIME]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Few values, short windows
+    /// Measure few values in short windows
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// All values, long windows, many rounds
+    /// Measure all values in long windows and many rounds
     #[arg(long)]
     full: bool,
-    /// Only this switch; may be repeated
+    /// Measure only this switch; may be repeated [default: all that the experiment names]
     #[arg(long = "subject", value_name = "ID")]
     subjects: Vec<String>,
-    /// Go on with the run in --output that was ended
+    /// Continue the interrupted run in --output
     #[arg(long, requires = "output")]
     resume: bool,
-    /// Windows of each cell
+    /// Windows of each cell, 1 to 1000 [default: as the experiment says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Seconds of a window
+    /// Length of a window, in seconds [default: as the experiment says]
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Cores to use, workers' first [default: all, the last one first]
+    /// Numbers of the processors to use, those of workers first [default: all, the last one first]
     #[arg(long = "core", value_name = "N", num_args = 1..)]
     cores: Vec<usize>,
-    /// How long to wait for cores that another lab measures on, seconds
+    /// Longest time to wait for processors that another lab is measuring on, in seconds
     #[arg(long, value_name = "S", default_value_t = 600,
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
     /// Earlier results to compare with in the report
     #[arg(long, value_name = "DIR")]
     earlier: Option<PathBuf>,
-    /// Sluice's daemon [default: beside this command]
+    /// Path of Sluice's daemon [default: sluiced in the directory of this command]
     #[arg(long, value_name = "COMMAND")]
     sluiced: Option<PathBuf>,
-    /// The commit that was built, for the report
+    /// Commit that was built, for the report
     #[arg(long, value_name = "HASH", value_parser = commit)]
     commit: Option<String>,
 }
 
 #[derive(Args)]
 struct CompareOptions {
-    /// The earlier results: a directory or results.json
+    /// Earlier results: a directory or results.json
     before: PathBuf,
-    /// The later ones
+    /// Later results: a directory or results.json
     now: PathBuf,
 }
 
 #[derive(Args)]
 struct ReportOptions {
-    /// The results: a directory
+    /// Directory of the results
     directory: PathBuf,
     /// Earlier results to compare with
     #[arg(long, value_name = "DIR")]
     earlier: Option<PathBuf>,
-    /// Write report.html and results.json into this directory instead
+    /// Write report.html and results.json to this directory instead
     #[arg(long, value_name = "DIR")]
     publish: Option<PathBuf>,
-    /// The commit that the run was made from, where it does not say so itself
+    /// Commit that was built, if the results do not say
     #[arg(long, value_name = "HASH", value_parser = commit)]
     commit: Option<String>,
     /// Also write the plots of these experiments, as ID-1.svg and so on
@@ -131,7 +131,7 @@ fn commit(text: &str) -> Result<String, String> {
     let is_hash = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match is_hash && (7..=64).contains(&text.len()) {
         true => Ok(text.to_ascii_lowercase()),
-        false => Err("7 to 64 hexadecimal digits are meant".into()),
+        false => Err("must be 7 to 64 hexadecimal digits".into()),
     }
 }
 
@@ -146,7 +146,7 @@ fn version(version: &str, commit: Option<&str>) -> String {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number from 0.01 to 86400 is meant".into()),
+        _ => Err("must be a number from 0.01 to 86400".into()),
     }
 }
 

@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use cli::{r#gen, keep, lab, output, predict, steer, top, up};
 use std::io::IsTerminal;
 
-/// Runs and watches the Sluice virtual switch.
+/// Starts, stops, watches and measures the Sluice virtual switch.
 #[derive(Parser)]
 #[command(name = "sluice", version, about)]
 struct Arguments {
@@ -15,30 +15,30 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a database and a switch in a directory of their own, and print the line that makes
-    /// ovs-* tools talk to them: eval "$(sluice up DIRECTORY)".
+    /// Start a database and a switch in a directory of their own, and print the shell commands that
+    /// make ovs-* tools use them: eval "$(sluice up DIRECTORY)".
     Up(up::UpOptions),
-    /// Stop what `up` started. Bridges and ports stay for the next `up`; rules, groups and meters
-    /// do not (see save and restart).
+    /// Stop what `up` started. The next `up` brings back bridges and ports, but not rules, groups
+    /// and meters (see save and restart).
     Down(up::DownOptions),
-    /// Stop the switch that `up` started and start it again, with the rules, groups and meters that
-    /// it had.
+    /// Restart the switch that `up` started, and restore its rules, groups and meters.
     Restart(keep::RestartOptions),
-    /// Write the rules, groups and meters of all bridges of a running switch to files.
+    /// Save the rules, groups and meters of all bridges of a running switch to files.
     Save(keep::KeepOptions),
-    /// Put what was saved in the place of the rules, groups and meters that a running switch has.
+    /// Replace the rules, groups and meters of a running switch with those that `save` wrote.
     Restore(keep::KeepOptions),
-    /// Show ports, queues, workers, tables, drops and the busiest rules of a running switch, live.
+    /// Show ports, queues, workers, tables, drops and the busiest rules of a running switch,
+    /// continuously.
     Top(top::TopOptions),
-    /// Say what a file of rules will cost on this machine, without a switch; or how long packets
-    /// will wait (see the commands below).
+    /// Predict what a file of rules will cost on this machine, without running a switch. The
+    /// subcommands predict how long packets wait in queues.
     Predict(Box<predict::PredictOptions>),
-    /// Send traffic into ports and measure what comes out of others: losses, duplicates,
-    /// reordering, latency.
+    /// Generate traffic: send packets to some ports, receive them from others, and measure loss,
+    /// duplicates, reordering and latency.
     Gen(Box<r#gen::GenOptions>),
-    /// Steer packets of a kernel interface to the core that suits them.
+    /// Steer the packets that a kernel interface receives to processor cores, by flow and load.
     Steer(steer::SteerOptions),
-    /// Measure switches on this machine: the papers' experiments, and experiments of one's own.
+    /// Benchmark switches on this machine, with the built-in experiments or your own.
     Lab(lab::LabOptions),
 }
 

@@ -36,51 +36,51 @@ const CAPTURE_MAX: u64 = 1 << 29;
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct PredictOptions {
-    /// How long packets will wait, and how fast the machine is.
+    /// Predicts how long packets will wait, or measures the machine.
     #[command(subcommand)]
     pub waits: Option<Waits>,
-    /// Rules as `ovs-ofctl add-flows` reads them, one a line; - for standard input
+    /// File of rules as `ovs-ofctl add-flows` reads them, one per line; - for standard input
     #[arg(long, value_name = "FILE", required = true)]
     pub flows: Option<PathBuf>,
-    /// Groups that the rules use, as `ovs-ofctl add-groups` reads them
+    /// File of the groups that the rules use, as `ovs-ofctl add-groups` reads them
     #[arg(long, value_name = "FILE")]
     pub groups: Option<PathBuf>,
-    /// Meters that the rules use, as `ovs-ofctl add-meter` takes them, one a line
+    /// File of the meters that the rules use, as `ovs-ofctl add-meter` takes them, one per line
     #[arg(long, value_name = "FILE")]
     pub meters: Option<PathBuf>,
-    /// Ports that have names or are not DPDK devices: NAME=NUMBER, NUMBER:KIND or
-    /// NAME=NUMBER:KIND, separated by commas; KIND is dpdk, veth, tap or afxdp (which need
-    /// root), vhost (a guest) or memory (which costs nothing)
+    /// Ports, separated by commas: NAME=NUMBER, NUMBER:TYPE or NAME=NUMBER:TYPE. TYPE is dpdk (if
+    /// none is given), veth, tap or afxdp (these need root), vhost (a guest) or memory (costs
+    /// nothing). Ports that are not listed are of type dpdk
     #[arg(long, value_name = "PORTS", default_value = "")]
     pub ports: String,
-    /// Ports that police what comes in (ingress_policing_rate): names or numbers, separated by
-    /// commas, or all; what is told is for packets that pass
+    /// Ports that police received packets (ingress_policing_rate): names or numbers, separated by
+    /// commas, or all. Costs are given for packets that pass [default: none]
     #[arg(long, value_name = "PORTS")]
     pub policed: Option<String>,
-    /// Ports that police what leaves (QoS of type egress-policer), likewise
+    /// Ports that police sent packets (QoS of type egress-policer), given likewise [default: none]
     #[arg(long, value_name = "PORTS")]
     pub policed_out: Option<String>,
-    /// Packets: a pcap file, or a description (udp,tp_dst=80,flows=10000,size=64,zipf) [default:
-    /// made from the rules]
+    /// Packets: a pcap file, or a description such as udp,tp_dst=80,flows=10000,size=64,zipf
+    /// [default: packets made from the rules]
     #[arg(long, value_name = "FILE|DESCRIPTION")]
     pub traffic: Option<String>,
-    /// The port that packets come in by where nothing says otherwise: a name or a number
+    /// Port that packets enter by if --traffic does not say: a name or a number
     #[arg(long, value_name = "PORT", default_value = "1")]
     pub in_port: String,
-    /// The processor to measure on [default: the last one this command may use]
+    /// Number of the processor to measure on [default: the last one that this command may use]
     #[arg(long)]
     pub cpu: Option<usize>,
-    /// Slices of each measurement, 3 to 1000; they are spread over its time, and the middle one
-    /// counts
+    /// Number of windows of each measurement, 3 to 1000; the median is reported
     #[arg(long, default_value_t = 25)]
     pub rounds: usize,
-    /// Print figures although the machine's speed moved while they were measured
+    /// Print figures even if the machine's speed changed while they were measured
     #[arg(long)]
     pub anyway: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// The daemon, whose helper measures ports [default: sluiced beside this command, or in PATH]
+    /// Path of the daemon, which measures ports [default: sluiced in the directory of this command,
+    /// else in PATH]
     #[arg(long)]
     pub sluiced: Option<PathBuf>,
 }
@@ -88,15 +88,15 @@ pub struct PredictOptions {
 /// Predictions about queues, and what all predictions depend on.
 #[derive(Subcommand)]
 pub enum Waits {
-    /// Mean wait in a queue, from numbers or of a queue of a running switch.
+    /// Predict the mean wait in a queue, given by options or read from a running switch.
     Queue(Box<queue::QueueOptions>),
-    /// Mean delay over several queues and links in a row.
+    /// Predict the mean delay over several queues and links in a row.
     Path(path::PathOptions),
-    /// How to cut messages into packets where a queue sends in groups.
+    /// Find out how to split messages into packets if a queue sends packets in groups.
     Message(message::MessageOptions),
-    /// Whether tasks fit on ports, and the queues that do it.
+    /// Find out whether tasks fit on ports, and with which queues.
     Place(place::PlaceOptions),
-    /// How fast this machine is now, as predictions of what rules cost say it too.
+    /// Measure how fast this machine is now, as predictions for rules report it too.
     Machine(machine::MachineOptions),
 }
 
@@ -117,7 +117,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
     let flows = options.flows.as_deref().context("--flows is missing")?;
     ensure!(
         (3..=1000).contains(&options.rounds),
-        "--rounds {}: a number from 3 to 1000 is meant",
+        "--rounds {}: must be a number from 3 to 1000",
         options.rounds
     );
     let ports = Ports::parse(&options.ports)?;

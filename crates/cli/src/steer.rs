@@ -27,27 +27,27 @@ pub struct SteerOptions {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Steer packets of an interface, and stay until stopped. The programs in the kernel go with
-    /// this process, however it ends.
+    /// Steer packets of an interface until stopped. When this process ends, for whatever reason,
+    /// the kernel removes its programs from the interface.
     Run(Box<RunOptions>),
-    /// Show the core table, the mode, virtual machines, constants and counters.
+    /// Show mode, core table, virtual machines, constants of the policy, and counters.
     Show(AskOptions),
-    /// Show entries and the cores that were chosen.
+    /// Show entries of the steering table, and the cores chosen for them.
     Flows(FlowsOptions),
     /// Change entries, virtual machines and constants.
     Set(SetOptions),
-    /// Show a line for each core, again and again.
+    /// Show one line for each core, repeatedly.
     Watch(WatchOptions),
-    /// End `run`.
+    /// Stop `run`.
     Stop(AskOptions),
 }
 
 /// How a program is attached.
 #[derive(Clone, Copy, ValueEnum)]
 enum ModeOption {
-    /// In the driver
+    /// In the driver (fast; not all drivers support it)
     Driver,
-    /// In the kernel's receive path; any interface has it
+    /// In the kernel's receive path (works with any interface)
     Generic,
 }
 
@@ -64,51 +64,54 @@ enum LayoutOption {
 
 #[derive(Args)]
 struct RunOptions {
-    /// The interface
+    /// Name of the interface
     device: String,
-    /// How the program is attached [default: driver where that works, generic on veth]
+    /// Where the XDP program is attached [default: driver if supported; generic on veth]
     #[arg(long)]
     mode: Option<ModeOption>,
-    /// Cores that packets are sent to, as 0-3,6 [default: all]
+    /// Cores that may process packets, such as 0-3,6 [default: all]
     #[arg(long)]
     cores: Option<String>,
-    /// Where the flow control field is [default: nowhere]
+    /// Where frames have the flow control field [default: they have none]
     #[arg(long)]
     layout: Option<LayoutOption>,
-    /// Believe the flow control field: the interface is on the underlay, not a guest's
+    /// Trust the flow control field in received packets: the interface is connected to the
+    /// underlay, not to a guest
     #[arg(long)]
     fcf_trusted: bool,
-    /// Take the field off before the stack sees the packet [default: yes with tos8 and vlan]
+    /// Remove the field before the kernel's network stack sees the packet [default: true with tos8
+    /// and vlan, else false]
     #[arg(long)]
     fcf_strip: Option<bool>,
-    /// UDP port of VXLAN
+    /// UDP port of VXLAN packets
     #[arg(long, default_value_t = 4789)]
     vxlan_port: u16,
-    /// Entries at most
+    /// Most entries in the steering table
     #[arg(long, default_value_t = 4096)]
     entries: u32,
-    /// Flows with cores of their own at most
+    /// Most flows that have their own choice of core
     #[arg(long, default_value_t = 16_384)]
     flows: u32,
-    /// A constant of the policy, NAME=VALUE: loads in percent, times in ms (high=80, hold=200)
+    /// Set a constant of the policy: loads in percent, times in ms, such as high=80 or hold=200;
+    /// may be repeated (`sluice steer show` lists all)
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = constant)]
     constants: Vec<(String, f64)>,
-    /// Take loads from /proc/stat, which may not see interrupts
+    /// Read loads of cores from /proc/stat, which may leave out time in interrupts
     #[arg(long)]
     proc_stat: bool,
-    /// Directory of the socket
+    /// Directory of the control socket
     #[arg(long, default_value = DIRECTORY)]
     rundir: PathBuf,
 }
 
 #[derive(Args)]
 struct AskOptions {
-    /// The interface [default: the only one that is steered]
+    /// Name of the interface [default: the only one that is steered]
     device: Option<String>,
-    /// Directory of the socket
+    /// Directory of the control socket
     #[arg(long, default_value = DIRECTORY)]
     rundir: PathBuf,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -117,7 +120,7 @@ struct AskOptions {
 struct FlowsOptions {
     #[command(flatten)]
     ask: AskOptions,
-    /// Choices to list at most
+    /// Most choices to list
     #[arg(long, default_value_t = 1000)]
     limit: usize,
 }
@@ -126,10 +129,10 @@ struct FlowsOptions {
 struct WatchOptions {
     #[command(flatten)]
     ask: AskOptions,
-    /// Seconds between lines, 0.1 to 3600
+    /// Seconds between updates, 0.1 to 3600
     #[arg(long, short, default_value_t = 1.0)]
     interval: f64,
-    /// Print so many times and end
+    /// Print this many updates, then exit [default: no limit]
     #[arg(long, short = 'n')]
     count: Option<u32>,
 }
@@ -138,65 +141,66 @@ struct WatchOptions {
 struct SetOptions {
     #[command(subcommand)]
     what: Set,
-    /// The interface [default: the only one that is steered]
+    /// Name of the interface [default: the only one that is steered]
     #[arg(long, short, global = true)]
     device: Option<String>,
-    /// Directory of the socket
+    /// Directory of the control socket
     #[arg(long, default_value = DIRECTORY, global = true)]
     rundir: PathBuf,
 }
 
 #[derive(Subcommand)]
 enum Set {
-    /// Add an entry, or replace the one of the same match and precedence.
+    /// Add an entry, or replace the entry with the same match and precedence.
     Add(EntryOptions),
-    /// Change core, virtual machine, priority bit and cookie of an entry.
+    /// Change the core, virtual machine, priority bit and cookie of an entry.
     Modify(EntryOptions),
-    /// Delete an entry, or all entries within a match.
+    /// Delete all entries whose match is within a match, or one entry.
     Delete {
-        /// The match; everything is within ""
+        /// The match; "" means all entries
         #[arg(default_value = "")]
         matching: String,
-        /// Only the entry of this very match and precedence
+        /// Delete only the entry with exactly this match and precedence
         #[arg(long)]
         precedence: Option<u16>,
     },
-    /// Say where a virtual machine runs.
+    /// Set where a virtual machine runs.
     Vm {
-        /// Its number
+        /// Number of the virtual machine
         id: u16,
-        /// It runs on this core
+        /// Core that it runs on
         #[arg(long, conflicts_with_all = ["pid", "stopped"])]
         core: Option<u32>,
-        /// It is this process; its threads say where it runs
+        /// Its process (such as QEMU); the cores of the process's threads are read repeatedly
         #[arg(long, conflicts_with = "stopped")]
         pid: Option<u32>,
-        /// It runs nowhere any more
+        /// It no longer runs
         #[arg(long)]
         stopped: bool,
     },
-    /// Switch the priority bit of a virtual machine's entries.
+    /// Set or clear the priority bit of a virtual machine's entries.
     Priority {
-        /// The virtual machine
+        /// Number of the virtual machine
         vm: u16,
         /// on or off
         #[arg(value_parser = on_off, action = clap::ArgAction::Set)]
         value: bool,
     },
-    /// Change a constant of the policy: loads in percent, times in ms.
+    /// Set a constant of the policy: loads in percent, times in ms.
     Constant {
-        /// NAME=VALUE
+        /// NAME=VALUE, such as high=80 (`sluice steer show` lists all)
         #[arg(value_parser = constant)]
         value: (String, f64),
     },
-    /// Move a choice to a core, whatever the policy says, once its flow has drained.
+    /// Move an entry or a flow to a core, whatever the policy says. Takes effect when the old core
+    /// has finished the flow's packets.
     Move {
-        /// The entry's number
+        /// Number of the entry
         entry: u64,
-        /// The flow's hash, as `flows` shows it
+        /// Hash of the flow, as `flows` shows it; needed if each flow of the entry has its own core
         #[arg(long)]
         flow: Option<String>,
-        /// The core
+        /// Core to move to
         #[arg(long)]
         core: u32,
     },
@@ -204,31 +208,31 @@ enum Set {
 
 #[derive(Args)]
 struct EntryOptions {
-    /// Fields with commas between, as for ovs-ofctl: udp,tp_dst=4789,vni=5,inner_nw_dst=10.0.0.1
+    /// Match, written as for ovs-ofctl: udp,tp_dst=4789,vni=5,inner_nw_dst=10.0.0.1
     matching: String,
-    /// Send packets to this core
+    /// Core that processes the packets [default: chosen by the policy]
     #[arg(long, conflicts_with = "choose")]
     core: Option<u32>,
-    /// Choose a core for all that matches, or for each flow [default: entry where the flow control
-    /// field is matched, else flow]
+    /// What the policy chooses a core for [default: entry if the match has the flow control field,
+    /// else flow]
     #[arg(long)]
     choose: Option<ScopeOption>,
-    /// The entry of the highest precedence is used
+    /// Precedence, 0 to 65535: of several entries that match, the highest is used
     #[arg(long, default_value_t = 32_768)]
     precedence: u16,
-    /// The virtual machine that the packets are for
+    /// Number of the virtual machine that receives the packets
     #[arg(long)]
     vm: Option<u16>,
-    /// Set the priority bit
+    /// Set the entry's priority bit
     #[arg(long)]
     priority: bool,
-    /// A number of yours
+    /// Any number, shown with the entry
     #[arg(long, default_value_t = 0)]
     cookie: u64,
-    /// Seconds without a packet after which it goes
+    /// Delete the entry after this many seconds without a packet [default: never]
     #[arg(long)]
     idle_timeout: Option<u64>,
-    /// Seconds after which it goes
+    /// Delete the entry after this many seconds [default: never]
     #[arg(long)]
     hard_timeout: Option<u64>,
 }
@@ -236,16 +240,16 @@ struct EntryOptions {
 /// What shares a choice.
 #[derive(Clone, Copy, ValueEnum)]
 enum ScopeOption {
-    /// All that matches
+    /// All packets that match
     Entry,
-    /// Each flow
+    /// Each flow by itself
     Flow,
 }
 
 fn constant(text: &str) -> Result<(String, f64), String> {
     let wanted = || {
         let names = control::CONSTANTS.join(", ");
-        format!("NAME=VALUE is meant; names are {names}")
+        format!("must be NAME=VALUE; names are {names}")
     };
     let (name, value) = text.split_once('=').ok_or_else(wanted)?;
     let value = value.parse().map_err(|_| wanted())?;
@@ -256,7 +260,7 @@ fn on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("on or off is meant".to_owned()),
+        _ => Err("must be on or off".to_owned()),
     }
 }
 
@@ -329,7 +333,7 @@ fn stay(options: &RunOptions) -> Result<()> {
         Some(text) => {
             let cores: Option<BTreeSet<u32>> = softirq::cpus::parse(text);
             let cores = cores.filter(|cores| !cores.is_empty());
-            let wanted = || format!("--cores {text}: numbers and ranges are meant, as 0-3,6");
+            let wanted = || format!("--cores {text}: must be numbers and ranges, as 0-3,6");
             Some(cores.with_context(wanted)?)
         }
     };
@@ -422,7 +426,7 @@ fn set(options: &SetOptions) -> Result<()> {
             let place = core.map(VmLocation::Core).or(pid.map(VmLocation::Process));
             ensure!(
                 place.is_some() || *stopped,
-                "virtual machine {id}: one of --core, --pid and --stopped is meant"
+                "virtual machine {id}: give one of --core, --pid and --stopped"
             );
             Request::Vm { id: *id, place }
         }
@@ -454,7 +458,7 @@ fn set(options: &SetOptions) -> Result<()> {
 fn watch(options: &WatchOptions) -> Result<()> {
     ensure!(
         (0.1..=3600.0).contains(&options.interval),
-        "--interval {}: seconds between 0.1 and 3600 are meant",
+        "--interval {}: must be seconds between 0.1 and 3600",
         options.interval
     );
     let mut left = options.count;

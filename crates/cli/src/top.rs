@@ -28,15 +28,15 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What to watch, and how.
 #[derive(Args)]
 pub struct TopOptions {
-    /// The directory of the switch's sockets: the one given to `up` [default: $OVS_RUNDIR]
+    /// Directory of the switch's sockets: the one given to `up` [default: $OVS_RUNDIR]
     pub directory: Option<PathBuf>,
-    /// The daemon's unixctl socket instead
+    /// Control socket of the daemon (as for ovs-appctl -t), instead of DIRECTORY
     #[arg(long, short, conflicts_with = "directory")]
     pub target: Option<PathBuf>,
-    /// Seconds between readings, 0.1 to 3600
+    /// Seconds between updates, 0.1 to 3600
     #[arg(long, short, default_value_t = 1.0)]
     pub interval: f64,
-    /// Print this many readings as text and end; without a terminal, 1
+    /// Print this many updates as text, then exit [default: no limit on a terminal, else 1]
     #[arg(long, short = 'n', value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
 }
@@ -73,7 +73,7 @@ impl Target {
 pub fn run(options: &TopOptions) -> Result<()> {
     anyhow::ensure!(
         (0.1..=3600.0).contains(&options.interval),
-        "--interval {}: seconds between 0.1 and 3600 are meant",
+        "--interval {}: must be seconds between 0.1 and 3600",
         options.interval
     );
     let place = Target::of(options);

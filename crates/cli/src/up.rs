@@ -29,14 +29,14 @@ pub struct UpOptions {
     /// Directory for database, sockets, logs and pidfiles
     #[arg(default_value = DIRECTORY)]
     pub directory: PathBuf,
-    /// The database's schema
+    /// Schema file of the database
     #[arg(long, default_value = SCHEMA)]
     pub schema: PathBuf,
-    /// The daemon [default: sluiced beside this command, or in PATH]
+    /// Path of the daemon [default: sluiced in the directory of this command, else in PATH]
     #[arg(long)]
     pub sluiced: Option<PathBuf>,
-    /// Set before the daemon starts, as COLUMN:KEY=VALUE of the Open_vSwitch table
-    /// (other_config:pmd-cpu-mask=0x2)
+    /// Set a key in the Open_vSwitch table before the daemon starts, such as
+    /// other_config:pmd-cpu-mask=0x2; may be repeated
     #[arg(long = "set", value_name = "COLUMN:KEY=VALUE")]
     pub settings: Vec<String>,
 }
@@ -44,7 +44,7 @@ pub struct UpOptions {
 /// What to stop.
 #[derive(Args)]
 pub struct DownOptions {
-    /// The directory given to `up`
+    /// Directory that was given to `up`
     #[arg(default_value = DIRECTORY)]
     pub directory: PathBuf,
 }

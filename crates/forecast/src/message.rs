@@ -68,7 +68,7 @@ impl Plan {
         let mixed = text.contains('|');
         let wrong = || {
             Error::new(format!(
-                "\"{text}\": packets of messages are meant, such as 15+5, 7|8|5 or 20"
+                "\"{text}\": must be packets of messages, such as 15+5, 7|8|5 or 20"
             ))
         };
         if mixed && text.contains('+') {
@@ -100,7 +100,7 @@ impl Plan {
         }
         if packets == 0 || packets > MAX_PACKETS.into() || self.messages.contains(&0) {
             return Err(Error::new(format!(
-                "{self}: 1 to {MAX_PACKETS} packets are meant, and none of the messages empty"
+                "{self}: must be 1 to {MAX_PACKETS} packets, and no message empty"
             )));
         }
         Ok(())
@@ -163,7 +163,7 @@ pub fn deliver(groups: &Groups, plan: &Plan, work: f64) -> Result<Delivery, Erro
     plan.check()?;
     if !(work.is_finite() && work >= 0.0) {
         return Err(Error::new(format!(
-            "{work} s of work: a number from 0 on is meant"
+            "{work} s of work: must be a number, 0 or more"
         )));
     }
     let times: Vec<f64> = plan
@@ -209,7 +209,7 @@ pub fn advise(
     groups.check()?;
     if data == 0 || command == 0 || data.saturating_add(command) > MAX_PACKETS {
         return Err(Error::new(format!(
-            "{data} packets of data and {command} of command: at least one of each, {MAX_PACKETS} together at most, are meant"
+            "{data} packets of data and {command} of command: must be at least one of each, and at most {MAX_PACKETS} together"
         )));
     }
     let plan = |messages: &[u32], mixed: bool| Plan {

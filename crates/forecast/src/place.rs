@@ -124,7 +124,7 @@ const LATE: f64 = 0.01;
 fn check(tasks: &[Task], ports: &[Port]) -> Result<(), Error> {
     if tasks.is_empty() || ports.is_empty() || tasks.len() > MOST || ports.len() > MOST {
         return Err(Error::new(format!(
-            "{} tasks and {} ports: 1 to {MOST} of each are meant",
+            "{} tasks and {} ports: must be 1 to {MOST} of each",
             tasks.len(),
             ports.len()
         )));

@@ -117,7 +117,7 @@ impl Load {
         not_negative("error of the unevenness", self.doubt.unevenness)?;
         if self.sizes.is_empty() || self.sizes.len() > MAX_ATOMS {
             return Err(Error::new(format!(
-                "{} sizes: 1 to {MAX_ATOMS} are meant",
+                "{} sizes: must be 1 to {MAX_ATOMS}",
                 self.sizes.len()
             )));
         }
@@ -131,7 +131,7 @@ impl Load {
         match self.arrivals {
             Arrivals::Varying(scv) => not_negative("variation of gaps", scv),
             Arrivals::Batches(mean) if !(1.0..=1e6).contains(&mean) => Err(Error::new(format!(
-                "batches of {mean} packets: 1 to 1000000 are meant"
+                "batches of {mean} packets: must be 1 to 1000000"
             ))),
             _ => Ok(()),
         }

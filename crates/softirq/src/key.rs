@@ -215,7 +215,7 @@ fn read(field: &Field, name: &str, text: &str) -> Result<(Bytes, Bytes), MatchEr
         ValueFormat::Number(most) => {
             let wanted = || {
                 wrong(format!(
-                    "a number from 0 to {most} is meant, perhaps with /MASK"
+                    "must be a number from 0 to {most}, perhaps with /MASK"
                 ))
             };
             let number = |text: &str| number(text).filter(|number| *number <= most);
@@ -242,7 +242,7 @@ fn read(field: &Field, name: &str, text: &str) -> Result<(Bytes, Bytes), MatchEr
             Ok((bits, value))
         }
         ValueFormat::Mac => {
-            let wanted = || wrong("a MAC address is meant, perhaps with /MASK".to_owned());
+            let wanted = || wrong("must be a MAC address, perhaps with /MASK".to_owned());
             let value = mac(value).ok_or_else(wanted)?;
             match mask {
                 None => bits[..6].fill(0xff),
@@ -252,7 +252,7 @@ fn read(field: &Field, name: &str, text: &str) -> Result<(Bytes, Bytes), MatchEr
         }
         ValueFormat::Ip => {
             let wanted = || {
-                wrong("an IPv4 or IPv6 address is meant, perhaps with /PREFIX or /MASK".to_owned())
+                wrong("must be an IPv4 or IPv6 address, perhaps with /PREFIX or /MASK".to_owned())
             };
             let (value, length) = ip(value).ok_or_else(wanted)?;
             let Some(mask) = mask else {
@@ -436,7 +436,7 @@ mod tests {
         assert!(error("tcpp").starts_with("tcpp: no such field"));
         assert_eq!(
             error("tp_dst=70000"),
-            "tp_dst=70000: a number from 0 to 65535 is meant, perhaps with /MASK"
+            "tp_dst=70000: must be a number from 0 to 65535, perhaps with /MASK"
         );
         assert!(error("nw_src=10.0.0.0/33").contains("IPv4 or IPv6"));
         assert!(error("dl_src=1:2:3").contains("MAC"));

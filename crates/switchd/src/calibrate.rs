@@ -99,12 +99,12 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
         _ => return Err("CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN] are wanted".to_owned()),
     };
     let devices = devices_of_text(devices)
-        .ok_or_else(|| format!("{devices}: dpdk, veth, tap, afxdp and vhost are meant"))?;
+        .ok_or_else(|| format!("{devices}: must be some of dpdk, veth, tap, afxdp and vhost"))?;
     let devices = BTreeSet::from_iter(devices);
     let memory = match predict::ports::Memory::by_name(memory) {
         Some(predict::ports::Memory::Huge) => Memory::Auto,
         Some(predict::ports::Memory::Ordinary) => Memory::Ordinary(ORDINARY_MEGABYTES),
-        None => return Err(format!("{memory}: huge or ordinary is meant")),
+        None => return Err(format!("{memory}: must be huge or ordinary")),
     };
     let number = |text: &str| {
         text.parse::<usize>()

@@ -485,7 +485,7 @@ fn dummy_numa(program: &str, value: &str) -> Result<Vec<usize>, UsageError> {
     let nodes: Option<Vec<usize>> = value.split(',').map(node).collect();
     nodes.ok_or_else(|| {
         UsageError(format!(
-            "{program}: --dummy-numa={value}: not the numbers of cores' nodes, each below {MAX_NUMA_NODES}, with commas"
+            "{program}: --dummy-numa={value}: must be NUMA nodes below {MAX_NUMA_NODES}, one for each core, separated by commas"
         ))
     })
 }
@@ -506,7 +506,7 @@ fn help(options: &Options) -> String {
     let log = options.directories.log.join(format!("{FILE_STEM}.log"));
     let (pidfile, log) = (pidfile.display(), log.display());
     format!(
-        "{program}: Sluice, a virtual switch in the place of Open vSwitch's ovs-vswitchd
+        "{program}: Sluice, a virtual switch that replaces Open vSwitch's ovs-vswitchd
 usage: {program} [OPTIONS] [DATABASE]
 where DATABASE is a socket on which ovsdb-server is listening
       (default: \"{database}\").
@@ -529,11 +529,11 @@ Daemon options:
   --detach                run in background as daemon
   --monitor               creates a process to monitor this daemon
   --no-chdir              do not chdir to '/'
-  --user=USER[:GROUP]     become that user and keep the privileges of a switch
+  --user=USER[:GROUP]     run as USER, with only the privileges that a switch needs
   --pidfile[=FILE]        create pidfile (default: {pidfile})
   --overwrite-pidfile     with --pidfile, start even if already running
-  --mlockall              lock all memory, so that nothing is paged out
-  --compat                be called ovs-vswitchd in messages and process lists
+  --mlockall              lock all memory, so that none of it is swapped out
+  --compat                use the name ovs-vswitchd in messages and process lists
 
 Logging options:
   -vSPEC, --verbose=SPEC   set logging levels
@@ -545,14 +545,14 @@ Logging options:
   --syslog-target=HOST:PORT  also send syslog msgs to HOST:PORT via UDP
 
 Datapath options:
-  --enable-dummy[=system|override]  have dummy devices, for tests
-  --dummy-numa=NODE,...   show each core on this NUMA node, for tests
-  --disable-system        refuse the datapath of the kernel
-  --disable-system-route  do not follow the routing table of the kernel
-DPDK is configured through the database (other_config:dpdk-*).
+  --enable-dummy[=system|override]  enable dummy devices, for tests
+  --dummy-numa=NODE,...   report core 0, 1, ... on these NUMA nodes, for tests
+  --disable-system        refuse bridges with datapath_type system
+  --disable-system-route  ignore the kernel's routing table
+Configure DPDK in the database (other_config:dpdk-*).
 
 Other options:
-  --unixctl=SOCKET          override default control socket name
+  --unixctl=SOCKET          use this control socket, or none
   -h, --help                display this help message
   -V, --version             display version information
 "

@@ -231,7 +231,7 @@ impl Plan {
             if value.is_finite() && value >= least && value <= LONGEST {
                 return Ok((value * 1e9) as u64);
             }
-            let what = format!("{value}: a number from {least} to {LONGEST} is meant");
+            let what = format!("{value}: must be a number from {least} to {LONGEST}");
             Err(Problem::new(name, what))
         };
         if spec.streams.is_empty() && spec.sinks.is_empty() {
@@ -293,7 +293,7 @@ fn planned(at: usize, stream: &Stream, seed: u64, times: (u64, u64)) -> Result<P
         return Err(Problem::new(
             format!("{place}.flows.count"),
             format!(
-                "{}: a number from {least} to {} is meant",
+                "{}: must be a number from {least} to {}",
                 flows.count,
                 u32::MAX - 1
             ),
@@ -304,7 +304,7 @@ fn planned(at: usize, stream: &Stream, seed: u64, times: (u64, u64)) -> Result<P
     {
         return Err(Problem::new(
             format!("{place}.flows.order.zipf.s"),
-            format!("{s}: a number from 0 to 20 is meant"),
+            format!("{s}: must be a number from 0 to 20"),
         ));
     }
     if let Order::Pareto { a, b } = flows.order {
@@ -312,7 +312,7 @@ fn planned(at: usize, stream: &Stream, seed: u64, times: (u64, u64)) -> Result<P
             if !(value.is_finite() && (1e-6..=1000.0).contains(&value)) {
                 return Err(Problem::new(
                     format!("{place}.flows.order.pareto.{name}"),
-                    format!("{value}: a number from 0.000001 to 1000 is meant"),
+                    format!("{value}: must be a number from 0.000001 to 1000"),
                 ));
             }
         }
@@ -399,7 +399,7 @@ fn distance(place: &str, kind: &str, pps: f64) -> Result<f64, Problem> {
     if pps.is_finite() && pps > 0.0 && pps <= MOST_PPS {
         return Ok(1e9 / pps);
     }
-    let what = format!("{pps}: a number above 0 and up to {MOST_PPS} is meant");
+    let what = format!("{pps}: must be a number above 0 and up to {MOST_PPS}");
     Err(Problem::new(format!("{place}.{kind}.pps"), what))
 }
 
@@ -422,7 +422,7 @@ fn replay(
         (speed, None) => {
             let speed = speed.unwrap_or(1.0);
             if !(speed.is_finite() && (1e-6..=1e6).contains(&speed)) {
-                let what = format!("{speed}: a number from 0.000001 to 1000000 is meant");
+                let what = format!("{speed}: must be a number from 0.000001 to 1000000");
                 return Err(Problem::new(format!("{place}.replay.speed"), what));
             }
             let scaled = |time: u64| (time as f64 / speed) as u64;
@@ -445,7 +445,7 @@ fn steps(place: &str, steps: &[Step], (warm_up, seconds): (u64, u64)) -> Result<
     if !(1..=STEPS).contains(&steps.len()) {
         return problem(
             "steps",
-            format!("1 to {STEPS} are meant, not {}", steps.len()),
+            format!("must be 1 to {STEPS}, not {}", steps.len()),
         );
     }
     let mut parts: Vec<Part> = Vec::new();
@@ -459,7 +459,7 @@ fn steps(place: &str, steps: &[Step], (warm_up, seconds): (u64, u64)) -> Result<
         if !right {
             let what = match at {
                 0 => format!("{from}: the first step begins at 0"),
-                _ => format!("{from}: a time behind the step before and before the end is meant"),
+                _ => format!("{from}: must be later than the step before it, and before the end"),
             };
             return problem(&format!("{field}.from"), what);
         }
@@ -483,7 +483,7 @@ fn schedule(place: &str, rate: &Rate, seed: u64, times: (u64, u64)) -> Result<Sc
         if seconds.is_finite() && (1e-6..=LONGEST).contains(&seconds) {
             return Ok(seconds * 1e9);
         }
-        let what = format!("{seconds}: a number from 0.000001 to {LONGEST} is meant");
+        let what = format!("{seconds}: must be a number from 0.000001 to {LONGEST}");
         Err(Problem::new(format!("{place}.{field}"), what))
     };
     let kind = match *rate {
@@ -572,7 +572,7 @@ mod tests {
             ),
             (
                 "seconds: 0\nstreams: []\nsinks: [{interface: a}]",
-                "seconds: 0: a number from",
+                "seconds: 0: must be a number from",
             ),
             (
                 &stream("rate: fast"),
@@ -580,7 +580,7 @@ mod tests {
             ),
             (
                 &stream("rate: {constant: {pps: -1}}"),
-                "streams[0].rate.constant.pps: -1: a number",
+                "streams[0].rate.constant.pps: -1: must be a number",
             ),
             (
                 &stream("rate: {constant: {pps: 1, x: 2}}"),
@@ -596,7 +596,7 @@ mod tests {
             ),
             (
                 &stream("rate: {steps: []}"),
-                "streams[0].rate.steps: 1 to 1000 are meant, not 0",
+                "streams[0].rate.steps: must be 1 to 1000, not 0",
             ),
             (
                 &stream("rate: {steps: [{from: 1, pps: 5}]}"),
@@ -612,7 +612,7 @@ mod tests {
             ),
             (
                 &stream("rate: {steps: [{from: 0, pps: 0}]}"),
-                "streams[0].rate.steps[0].pps: 0: a number",
+                "streams[0].rate.steps[0].pps: 0: must be a number",
             ),
             (
                 &stream("rate: most\nsize: {sweep: [100, 90]}"),
@@ -636,7 +636,7 @@ mod tests {
             ),
             (
                 &stream("rate: most\nflows: {count: 0}"),
-                "streams[0].flows.count: 0: a number",
+                "streams[0].flows.count: 0: must be a number",
             ),
             (
                 &stream("rate: most\nflows: {count: 2, order: {zipf: {s: -1}}}"),

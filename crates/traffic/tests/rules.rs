@@ -726,7 +726,7 @@ fn plans_have_the_flows_that_are_asked_for() {
         ),
         (
             "{count: 9, rules: {file: FILE, miss: 2}}",
-            "flows.rules.miss: 2: a share from 0 to 1",
+            "flows.rules.miss: 2: must be a share from 0 to 1",
         ),
         (
             "{count: 9, rules: {file: FILE}, by: [{field: udp_dst}]}",
@@ -746,7 +746,7 @@ fn plans_have_the_flows_that_are_asked_for() {
         ),
         (
             "{count: 9, order: {pareto: {a: 0, b: 1}}}",
-            "flows.order.pareto.a: 0: a number",
+            "flows.order.pareto.a: 0: must be a number",
         ),
         (
             "{count: 1000000, order: {pareto: {a: 0.1, b: 1}}}",

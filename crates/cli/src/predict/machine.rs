@@ -11,10 +11,10 @@ use serde_json::json;
 /// Where to look, and how often.
 #[derive(Args)]
 pub struct MachineOptions {
-    /// The processor to look at [default: the last one this command may use]
+    /// Number of the processor to measure [default: the last one that this command may use]
     #[arg(long)]
     cpu: Option<usize>,
-    /// Readings to take, 1 to 10000; each takes about a millisecond
+    /// Number of measurements, 1 to 10000, of about a millisecond each
     #[arg(long, default_value_t = 25)]
     readings: usize,
     /// Print one JSON object
@@ -26,7 +26,7 @@ pub struct MachineOptions {
 pub fn run(options: &MachineOptions) -> Result<()> {
     ensure!(
         (1..=10_000).contains(&options.readings),
-        "--readings {}: a number from 1 to 10000 is meant",
+        "--readings {}: must be a number from 1 to 10000",
         options.readings
     );
     let cpu = processor(options.cpu)?;

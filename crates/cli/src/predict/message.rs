@@ -9,29 +9,29 @@ use forecast::message::{Groups, Plan, advise, deliver};
 /// A queue that sends in groups, and messages.
 #[derive(Args)]
 pub struct MessageOptions {
-    /// The queue's rate in bit/s, such as 100M
+    /// Rate of the queue, in bit/s, such as 100M
     #[arg(long, value_parser = rate)]
     rate: f64,
-    /// Packets that the queue sends together (`ovs-appctl qos/predict` measures it)
+    /// Packets that the queue sends at once (`ovs-appctl qos/predict` measures it)
     #[arg(long)]
     group: u32,
-    /// Size of packets, in bytes
+    /// Size of every packet, in bytes
     #[arg(long, value_parser = size, default_value = "1500")]
     size: f64,
-    /// Packets of data
+    /// Number of packets of data
     #[arg(long, requires = "command")]
     data: Option<u32>,
-    /// Packets of the command that says what to do with them
+    /// Number of packets of the command that says what to do with the data
     #[arg(long, requires = "data")]
     command: Option<u32>,
     /// A plan to compare: 15+5 (one message after the other, the last is the command), 7|8|5
-    /// (their packets take turns), 20 (one message); may be repeated
+    /// (packets of the messages alternate) or 20 (one message); may be repeated
     #[arg(long)]
     plan: Vec<String>,
-    /// How long the receiver works on the data before it can obey the command
+    /// How long the receiver processes the data before it can carry out the command
     #[arg(long, value_parser = time, default_value = "0ms")]
     work: f64,
-    /// The first group leaves at once, from a full bucket
+    /// The queue's token bucket is full, so that the first group leaves immediately
     #[arg(long)]
     ready: bool,
     /// Print one JSON object

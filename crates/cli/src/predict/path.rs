@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 #[derive(Args)]
 #[allow(rustdoc::broken_intra_doc_links)] // brackets enclose what may be left out
 pub struct PathOptions {
-    /// A part of the way, in order: queue:rate=100M,offered=90M (further keys: error=1%,
+    /// A part of the path; repeat in order: queue:rate=100M,offered=90M (more keys: error=1%,
     /// sizes=64:7;1514:1, arrivals=scv:4, burst=12112, limit=100, bound=2ms, name=X),
-    /// queue:wait=1ms[,low=0.8ms,high=1.3ms] (as measured) or link:[rate=1G][,delay=50us][,name=X]
+    /// queue:wait=1ms[,low=0.8ms,high=1.3ms] (measured) or link:[rate=1G][,delay=50us][,name=X]
     #[arg(long = "hop", value_name = "HOP", required = true)]
     hops: Vec<String>,
-    /// Size of the packets in question, in bytes
+    /// Size of the packets whose delay is predicted, in bytes
     #[arg(long, value_parser = size, default_value = "1500")]
     size: f64,
-    /// For a bound: what the flow sends at once at most, in bits
+    /// Burst of the flow, in bits; with --flow-rate, the longest delay is printed too
     #[arg(long, value_parser = bits, requires = "flow_rate")]
     flow_burst: Option<f64>,
-    /// For a bound: the flow's rate, in bit/s
+    /// Rate of the flow, in bit/s; with --flow-burst, the longest delay is printed too
     #[arg(long, value_parser = rate, requires = "flow_burst")]
     flow_rate: Option<f64>,
     /// Print one JSON object
@@ -44,7 +44,7 @@ impl Words {
         for pair in text.split(',').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair
                 .split_once('=')
-                .with_context(|| format!("\"{pair}\": KEY=VALUE is meant"))?;
+                .with_context(|| format!("\"{pair}\": must be KEY=VALUE"))?;
             ensure!(
                 words.insert(key.to_owned(), value.to_owned()).is_none(),
                 "{key} is there twice"
@@ -99,7 +99,7 @@ fn queue(name: String, words: &mut Words, packet: f64, flow: Option<f64>) -> Res
         limit: words.take("limit", |text| {
             text.parse::<u32>()
                 .map(f64::from)
-                .map_err(|_| format!("\"{text}\": a number of packets is meant"))
+                .map_err(|_| format!("\"{text}\": must be a number of packets"))
         })?,
         bound: words.take("bound", time)?,
         ..Server::new(rate_of)
@@ -154,7 +154,7 @@ fn part(number: usize, text: &str, packet: f64, flow: Option<f64>) -> Result<Par
                 packet,
             )?
         }
-        _ => bail!("queue:... or link:... is meant"),
+        _ => bail!("must be queue:... or link:..."),
     };
     words.finish()?;
     Ok(part)

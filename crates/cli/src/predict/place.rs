@@ -18,8 +18,9 @@ pub struct PlaceOptions {
     /// A port: NAME:rate=1G[,reserve=10%]; may be repeated
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<String>,
-    /// A JSON file instead: {"tasks": [{"name", "rate", "latency", "size", "burst", "ports"}],
-    /// "ports": [{"name", "rate", "reserve"}]}, in bit/s, seconds, bits and parts
+    /// A JSON file instead of --task and --port: {"tasks": [{"name", "rate", "latency", "size",
+    /// "burst", "ports"}], "ports": [{"name", "rate", "reserve"}]}, with rates in bit/s, latencies
+    /// in seconds, sizes and bursts in bits, and reserves from 0 to 1
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tasks", "ports"])]
     file: Option<PathBuf>,
     /// Print one JSON object
@@ -39,13 +40,11 @@ const LONGEST: u64 = 16 << 20;
 
 /// Splits a text into the name and the key-value pairs behind it.
 fn pairs(text: &str) -> Result<(&str, Vec<(&str, &str)>)> {
-    let (name, rest) = text
-        .split_once(':')
-        .context("NAME:KEY=VALUE,... is meant")?;
+    let (name, rest) = text.split_once(':').context("must be NAME:KEY=VALUE,...")?;
     let pair = |pair: &'_ str| -> Result<(usize, usize)> {
         let at = pair
             .find('=')
-            .with_context(|| format!("\"{pair}\": KEY=VALUE is meant"))?;
+            .with_context(|| format!("\"{pair}\": must be KEY=VALUE"))?;
         Ok((at, at + 1))
     };
     let mut found: Vec<(&str, &str)> = Vec::new();

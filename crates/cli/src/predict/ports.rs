@@ -95,7 +95,7 @@ impl Policed {
         let ports: BTreeSet<u32> = words.map(number).collect::<Result<_>>()?;
         ensure!(
             !ports.is_empty(),
-            "names or numbers of ports, or all, are meant"
+            "must be names or numbers of ports, or all"
         );
         Ok(Policed::These(ports))
     }

@@ -14,48 +14,49 @@ use std::path::PathBuf;
 /// A queue and what comes to it.
 #[derive(Args)]
 pub struct QueueOptions {
-    /// The queue's rate in bit/s, such as 500M; with --from, another rate for that queue
+    /// Rate of the queue, in bit/s, such as 500M. With --from: another rate to predict for
     #[arg(long, value_parser = rate, required_unless_present = "from")]
     rate: Option<f64>,
-    /// What comes, in bit/s of frames without FCS
+    /// Offered load, in bit/s, counting frames without FCS
     #[arg(long, value_parser = rate, conflicts_with = "load")]
     offered: Option<f64>,
-    /// What comes, in parts of the queue's rate, such as 0.98 or 98%
+    /// Offered load as a share of the queue's rate, such as 0.98 or 98%
     #[arg(long, value_parser = share)]
     load: Option<f64>,
-    /// By how much that may be wrong, in parts of itself
+    /// Relative error of the offered load, such as 0.01 or 1%
     #[arg(long, value_parser = share, default_value = "0")]
     error: f64,
-    /// Size of all packets, in bytes
+    /// Size of every packet, in bytes
     #[arg(long, value_parser = size, default_value = "1500", conflicts_with = "sizes")]
     size: f64,
-    /// Sizes and their weights, such as 64:7,594:4,1514:1
+    /// Sizes of packets in bytes, and their weights, such as 64:7,594:4,1514:1
     #[arg(long, value_name = "BYTES:WEIGHT,...")]
     sizes: Option<String>,
-    /// How packets come: poisson, periodic, batches:N (N at once on average), scv:X (squared
-    /// coefficient of variation of gaps)
+    /// How packets arrive: poisson, periodic, batches:N (N at once on average) or scv:X (squared
+    /// coefficient of variation of the gaps)
     #[arg(long, default_value = "poisson")]
     arrivals: String,
-    /// The queue's bucket, in bits (or bytes with B)
+    /// Size of the queue's token bucket, in bits, or in bytes with the suffix B
     #[arg(long, value_parser = bits, default_value = "0")]
     burst: f64,
-    /// Packets that may wait [default: any number]
+    /// Most packets that may wait in the queue [default: no limit]
     #[arg(long, value_name = "PACKETS")]
     limit: Option<u32>,
-    /// The longest wait allowed (max-latency-us), such as 2ms
+    /// Longest wait that the queue allows (max-latency-us), such as 2ms [default: no limit]
     #[arg(long, value_parser = time)]
     bound: Option<f64>,
-    /// Packets that leave together, for the paper's model (it found 16 for HTB, 8 for Open
-    /// vSwitch's policers)
+    /// Packets that leave at once, for the model "paper" (which found 16 for the kernel's HTB, 8
+    /// for Open vSwitch's policers)
     #[arg(long, default_value_t = 1)]
     group: u32,
-    /// The model to believe [default: chosen by what is said about arrivals]
+    /// Model to use: paper, batches, replay, cap, sawtooth, dispersion, d/d/1, m/m/1, m/g/1, g/g/1,
+    /// m/m/1/k or m/g/1/k [default: chosen by --arrivals]
     #[arg(long)]
     model: Option<String>,
-    /// A queue of a running switch instead: INTERFACE or INTERFACE:QUEUE
+    /// Read a queue of a running switch: INTERFACE or INTERFACE:QUEUE
     #[arg(long, value_name = "INTERFACE[:QUEUE]", conflicts_with_all = ["offered", "load", "model"])]
     from: Option<String>,
-    /// The directory of the switch's sockets [default: $OVS_RUNDIR]
+    /// Directory of the switch's sockets, for --from [default: $OVS_RUNDIR]
     #[arg(long, requires = "from")]
     directory: Option<PathBuf>,
     /// Print one JSON object
@@ -72,7 +73,7 @@ pub(super) fn sizes(text: &str) -> Result<Vec<(f64, f64)>> {
             .parse()
             .ok()
             .filter(|weight| *weight > 0.0 && f64::is_finite(*weight))
-            .with_context(|| format!("\"{pair}\": a weight above 0 is meant"))?;
+            .with_context(|| format!("\"{pair}\": the weight must be a number above 0"))?;
         Ok((size(len).map_err(anyhow::Error::msg)?, weight))
     };
     text.split(',').map(one).collect()
@@ -82,14 +83,14 @@ pub(super) fn sizes(text: &str) -> Result<Vec<(f64, f64)>> {
 pub(super) fn arrivals(text: &str) -> Result<Arrivals> {
     let number = |word: &str| {
         word.parse::<f64>()
-            .with_context(|| format!("--arrivals {text}: a number is meant behind the colon"))
+            .with_context(|| format!("--arrivals {text}: a number must follow the colon"))
     };
     Ok(match text.split_once(':') {
         None if text == "poisson" => Arrivals::Poisson,
         None if text == "periodic" => Arrivals::Periodic,
         Some(("batches", mean)) => Arrivals::Batches(number(mean)?),
         Some(("scv", scv)) => Arrivals::Varying(number(scv)?),
-        _ => bail!("--arrivals {text}: poisson, periodic, batches:N or scv:X is meant"),
+        _ => bail!("--arrivals {text}: must be poisson, periodic, batches:N or scv:X"),
     })
 }
 
@@ -106,7 +107,7 @@ pub fn run(options: &QueueOptions) -> Result<()> {
     };
     ensure!(
         options.error < 1.0,
-        "--error {}: less than 100% is meant",
+        "--error {}: must be less than 100%",
         options.error
     );
     let sizes = match &options.sizes {
@@ -157,7 +158,7 @@ pub fn run(options: &QueueOptions) -> Result<()> {
 fn believe(answer: &mut Forecast, name: &str, server: &Server, load: &Load) -> Result<()> {
     let names = || MODELS.map(Model::name).join(", ");
     let model = Model::named(name)
-        .with_context(|| format!("--model {name}: one of {} is meant", names()))?;
+        .with_context(|| format!("--model {name}: must be one of {}", names()))?;
     // Gives the reason if the model does not apply.
     model.evaluate(server, load)?;
     let candidate = answer.candidates.iter().find(|one| one.model == model);

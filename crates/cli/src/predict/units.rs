@@ -18,7 +18,7 @@ fn number(text: &str, units: &[(&str, f64)], meant: &str) -> Result<f64, String>
         .map(|one| one.1);
     match (value, factor) {
         (Some(value), Some(factor)) if value.is_finite() && value >= 0.0 => Ok(value * factor),
-        _ => Err(format!("\"{text}\": {meant} is meant")),
+        _ => Err(format!("\"{text}\": must be {meant}")),
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     let value = number(text, &UNITS, "a rate in bit/s, such as 500M,")?;
     (value > 0.0)
         .then_some(value)
-        .ok_or_else(|| format!("\"{text}\": a rate above 0 is meant"))
+        .ok_or_else(|| format!("\"{text}\": must be a rate above 0"))
 }
 
 /// Parses bits as in the schema: 12112, 64k; or bytes with B.
@@ -70,7 +70,7 @@ pub(super) fn size(text: &str) -> Result<f64, String> {
     (1.0..=65_535.0)
         .contains(&bytes)
         .then_some(bytes * 8.0)
-        .ok_or_else(|| format!("\"{text}\": a size from 1 to 65535 bytes is meant"))
+        .ok_or_else(|| format!("\"{text}\": must be a size from 1 to 65535 bytes"))
 }
 
 /// Formats a time.

@@ -55,7 +55,7 @@ pub(super) fn register(commands: &Commands) {
                 None => TOLD,
                 Some(Ok(count)) if (1..=TOLD_MAX).contains(&count) => count,
                 Some(_) => {
-                    let text = format!("{}: a number from 1 to {TOLD_MAX} is meant", words[0]);
+                    let text = format!("{}: must be a number from 1 to {TOLD_MAX}", words[0]);
                     return reply.error(text);
                 }
             };

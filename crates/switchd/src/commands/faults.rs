@@ -29,7 +29,8 @@ pub(super) fn register(commands: &Commands) {
         (2, 2),
         |switch, words| {
             let time = words[1].parse().ok().filter(|time| *time <= LONGEST);
-            let time = time.ok_or_else(|| format!("0 to {LONGEST} milliseconds are meant"))?;
+            let time =
+                time.ok_or_else(|| format!("{}: must be 0 to {LONGEST} milliseconds", words[1]))?;
             at(switch, &words[0], move || {
                 std::thread::sleep(Duration::from_millis(time));
             })
@@ -57,7 +58,7 @@ fn at(switch: &Switch, place: &str, act: impl FnOnce() + Send + 'static) -> Answ
                 return Err("there is no worker, or it has too much to do".into());
             }
         }
-        _ => return Err(format!("one of {PLACES} is meant")),
+        _ => return Err(format!("{place}: must be one of {PLACES}")),
     }
     Ok(String::new())
 }

@@ -12,7 +12,7 @@ pub(super) fn register(commands: &Commands) {
             let anyway = arguments.first().is_some_and(|word| word == "--anyway");
             let arguments = &arguments[usize::from(anyway)..];
             if arguments.len() > 2 {
-                return reply.error("a bridge and a description of traffic are meant".to_owned());
+                return reply.error("needs a bridge and a description of traffic".to_owned());
             }
             let chosen = match arguments.first() {
                 Some(name) => super::bridge(&switch, name).map(|bridge| vec![bridge]),

@@ -170,7 +170,7 @@ fn constants(options: &mut Options<'_>) -> Settings {
             Some(pair) => set_constants(&mut settings, &[pair]),
             None => {
                 let names = CONSTANTS.join(", ");
-                Err(format!("NAME=VALUE is meant; names are {names}"))
+                Err(format!("must be NAME=VALUE; names are {names}"))
             }
         };
         if let Err(error) = done {

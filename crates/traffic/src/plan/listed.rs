@@ -47,7 +47,7 @@ pub(super) fn table(
         ));
     }
     if !(0.0..=1.0).contains(&wanted.miss) {
-        let what = format!("{}: a share from 0 to 1 is meant", wanted.miss);
+        let what = format!("{}: must be a share from 0 to 1", wanted.miss);
         return Err(Problem::new(at("miss"), what));
     }
     let format = wanted.format.map(|format| match format {
