@@ -6,7 +6,7 @@ mod show;
 
 use crate::output::{errln, outln};
 use crate::up::DIRECTORY;
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use softirq::control::{self, End, Owner, Request, Signals};
 use softirq::parse::Layout;
@@ -324,7 +324,10 @@ fn ask(rundir: &Path, device: Option<&str>, request: &Request) -> Result<serde_j
             }
         }
     };
-    control::ask(&control::socket_path(rundir, &device), request).map_err(|error| anyhow!(error))
+    Ok(control::ask(
+        &control::socket_path(rundir, &device),
+        request,
+    )?)
 }
 
 fn stay(options: &RunOptions) -> Result<()> {
@@ -344,7 +347,7 @@ fn stay(options: &RunOptions) -> Result<()> {
         Some(LayoutOption::Vlan) => Layout::Vlan,
     };
     let mut settings = steer::settings::Settings::default();
-    control::set_constants(&mut settings, &options.constants).map_err(|error| anyhow!(error))?;
+    control::set_constants(&mut settings, &options.constants)?;
     let session = Options {
         device: options.device.clone(),
         mode: options.mode.map(|mode| match mode {
@@ -369,8 +372,7 @@ fn stay(options: &RunOptions) -> Result<()> {
         options.device
     );
     let signals = Signals::take().context("signals")?;
-    let listen = |device| control::listen(&options.rundir, device).map_err(|error| anyhow!(error));
-    let mut server = listen(&options.device)?;
+    let mut server = control::listen(&options.rundir, &options.device)?;
     let mut session = Session::start(&session)?;
     for warning in session.warnings() {
         errln!("sluice: {warning}");
@@ -386,7 +388,7 @@ fn stay(options: &RunOptions) -> Result<()> {
         calls: signals.as_fd(),
         keeps: None,
     };
-    match control::serve(&mut session, &mut server, &owner).map_err(|error| anyhow!(error))? {
+    match control::serve(&mut session, &mut server, &owner)? {
         End::Asked => Ok(()),
         End::Detached => bail!(
             "{}: the interface has gone, or somebody has taken the program off",

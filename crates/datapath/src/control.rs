@@ -20,7 +20,7 @@ mod workers;
 use crate::assign::Assignment;
 use crate::clock::Clock;
 use crate::counters::{Cells, PortCounters, PortStats, QueueCounters};
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::fcf::Urgency;
 use crate::history::History;
 use crate::mac_table::{self, MacTable};
@@ -62,7 +62,7 @@ const NUMBER_END: PortNo = 0xffff_ff00;
 
 /// Called on each new worker's thread with the worker's name, before it touches a queue. The
 /// returned value is dropped when the thread ends.
-pub type ThreadInit = Arc<dyn Fn(&str) -> Result<Box<dyn Any>, String> + Send + Sync>;
+pub type ThreadInit = Arc<dyn Fn(&str) -> Result<Box<dyn Any>, BoxError> + Send + Sync>;
 
 /// Makes a frame with the given bytes; returns None when out of memory. Called on workers.
 pub type Allocate<F> = Box<dyn Fn(&[u8]) -> Option<F> + Send + Sync>;

@@ -1,5 +1,8 @@
 //! Errors of changes to a datapath.
 
+/// Why a function that the datapath's owner gave it failed; the datapath passes its text on.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Why a change cannot be made. The datapath is unchanged, unless the text says otherwise.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum Error {
@@ -96,6 +99,17 @@ pub enum Error {
     /// The MAC table is full of static entries.
     #[error("learning table is full of static entries")]
     TableFull,
+    /// No thread can be pinned to the processor: it is beyond the largest set of them.
+    #[error("there is no CPU {0}")]
+    NoSuchCpu(usize),
+    /// The kernel does not pin the thread to the processor.
+    #[error("cannot run on CPU {cpu}: {reason}")]
+    Pin {
+        /// The processor.
+        cpu: usize,
+        /// The system's error.
+        reason: String,
+    },
     /// A system call failed.
     #[error("{what}: {reason}")]
     System {

@@ -50,7 +50,7 @@ pub use control::stages::change_cycles;
 pub use control::steering::{Keeps, SteeringInfo, SteeringMode, SteeringWorker};
 pub use control::{Allocate, Barrier, BridgeSettings, Datapath, Options, ThreadInit};
 pub use counters::{DropReason, PortStats, WorkerStats};
-pub use error::Error;
+pub use error::{BoxError, Error};
 pub use forward::MAX_PATCHES;
 pub use port::{
     BridgeId, LOCAL, MAX_PORTS, MakeTx, PortFlags, PortId, PortKind, PortSettings, PortSpec, Shape,

@@ -1,5 +1,6 @@
 //! Ports, bridges and their settings.
 
+use crate::error::BoxError;
 use crate::tunnel::TunnelSpec;
 use crate::vlan::VlanConfig;
 use packet::Frame;
@@ -105,8 +106,8 @@ pub enum Shape {
     Policer(std::sync::Arc<qos::policer::PolicerSpec>),
 }
 
-/// Makes a port's transmit queue for the worker with this number. The error is shown to the user.
-pub type MakeTx<F> = Box<dyn FnMut(usize) -> Result<Box<dyn TxQueue<F>>, String> + Send>;
+/// Makes a port's transmit queue for the worker with this number. The error is the device's.
+pub type MakeTx<F> = Box<dyn FnMut(usize) -> Result<Box<dyn TxQueue<F>>, BoxError> + Send>;
 
 /// What a port is.
 pub enum PortKind<F: Frame> {

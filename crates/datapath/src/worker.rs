@@ -45,6 +45,7 @@ pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared}
 
 use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
+use crate::error::Error;
 use crate::fcf::Urgency;
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
@@ -1208,10 +1209,14 @@ fn obey<F: Frame>(
     }
 }
 
-/// Pins the calling thread to a processor. The error is shown to the user.
-pub fn pin(cpu: usize) -> Result<(), String> {
+/// Pins the calling thread to a processor.
+///
+/// # Errors
+///
+/// [`Error::NoSuchCpu`], [`Error::Pin`].
+pub fn pin(cpu: usize) -> Result<(), Error> {
     if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(format!("there is no CPU {cpu}"));
+        return Err(Error::NoSuchCpu(cpu));
     }
     // SAFETY: a `cpu_set_t` of zero bytes is an empty set; `cpu` is below its size; pid 0 is the
     // calling thread.
@@ -1223,10 +1228,8 @@ pub fn pin(cpu: usize) -> Result<(), String> {
     if done == 0 {
         Ok(())
     } else {
-        Err(format!(
-            "cannot run on CPU {cpu}: {}",
-            std::io::Error::last_os_error()
-        ))
+        let reason = std::io::Error::last_os_error().to_string();
+        Err(Error::Pin { cpu, reason })
     }
 }
 

@@ -78,18 +78,46 @@ pub struct Schema {
     pub tables: IndexMap<String, TableSchema>,
 }
 
-/// What is wrong with a schema, and the place of the error.
+/// What is wrong with a schema, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bad schema: {place}: {message}")]
+#[error("bad schema: {place}: {defect}")]
 pub struct BadSchema {
-    place: String,
-    message: String,
+    /// `name`, `tables`, a table, or TABLE.COLUMN.
+    pub place: String,
+    /// What is wrong there.
+    pub defect: Defect,
 }
 
-fn bad(place: impl Into<String>, message: impl Into<String>) -> BadSchema {
+/// What is wrong with a part of a schema.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Defect {
+    /// The member is missing, or has another type.
+    #[error("missing")]
+    Missing,
+    /// A table has no `columns`.
+    #[error("no columns")]
+    NoColumns,
+    /// A column's type has no `key`.
+    #[error("no key type")]
+    NoKeyType,
+    /// A column's `min` is no number that RFC 7047 allows.
+    #[error("min must be 0 or 1")]
+    Min,
+    /// A column's `max` is neither a number that RFC 7047 allows nor "unlimited".
+    #[error("max must be at least 1 or \"unlimited\"")]
+    Max,
+    /// A column's type is neither a name nor an object; an excerpt of it.
+    #[error("{0} is not a type")]
+    NotAType(String),
+    /// The type of a key or value is not a base type; an excerpt of it.
+    #[error("{0} is not a base type")]
+    NotABaseType(String),
+}
+
+fn bad(place: impl Into<String>, defect: Defect) -> BadSchema {
     BadSchema {
         place: place.into(),
-        message: message.into(),
+        defect,
     }
 }
 
@@ -98,11 +126,11 @@ impl Schema {
     pub fn from_json(value: &Value) -> Result<Schema, BadSchema> {
         let name = value["name"]
             .as_str()
-            .ok_or_else(|| bad("name", "missing"))?;
+            .ok_or_else(|| bad("name", Defect::Missing))?;
         let version = value["version"].as_str().unwrap_or_default();
         let tables = value["tables"]
             .as_object()
-            .ok_or_else(|| bad("tables", "missing"))?;
+            .ok_or_else(|| bad("tables", Defect::Missing))?;
         let mut schema = Schema {
             name: name.into(),
             version: version.into(),
@@ -111,11 +139,11 @@ impl Schema {
         for (table, body) in tables {
             let columns = body["columns"]
                 .as_object()
-                .ok_or_else(|| bad(table, "no columns"))?;
+                .ok_or_else(|| bad(table, Defect::NoColumns))?;
             let mut parsed = TableSchema::default();
             for (column, body) in columns {
                 let kind =
-                    column_type(&body["type"]).map_err(|m| bad(format!("{table}.{column}"), m))?;
+                    column_type(&body["type"]).map_err(|d| bad(format!("{table}.{column}"), d))?;
                 parsed.columns.insert(column.clone(), kind);
             }
             schema.tables.insert(table.clone(), parsed);
@@ -129,7 +157,7 @@ impl Schema {
     }
 }
 
-fn column_type(value: &Value) -> Result<ColumnType, String> {
+fn column_type(value: &Value) -> Result<ColumnType, Defect> {
     match value {
         Value::String(_) => Ok(ColumnType {
             key: base_type(value)?,
@@ -138,20 +166,16 @@ fn column_type(value: &Value) -> Result<ColumnType, String> {
             max: Some(1),
         }),
         Value::Object(body) => {
-            let key = base_type(body.get("key").ok_or("no key type")?)?;
+            let key = base_type(body.get("key").ok_or(Defect::NoKeyType)?)?;
             let value = body.get("value").map(base_type).transpose()?;
             let min = match body.get("min") {
                 None => 1,
-                Some(n) => n.as_u64().filter(|n| *n <= 1).ok_or("min must be 0 or 1")?,
+                Some(n) => n.as_u64().filter(|n| *n <= 1).ok_or(Defect::Min)?,
             };
             let max = match body.get("max") {
                 None => Some(1),
                 Some(Value::String(text)) if text == "unlimited" => None,
-                Some(n) => Some(
-                    n.as_u64()
-                        .filter(|n| *n >= 1)
-                        .ok_or("max must be at least 1 or \"unlimited\"")?,
-                ),
+                Some(n) => Some(n.as_u64().filter(|n| *n >= 1).ok_or(Defect::Max)?),
             };
             Ok(ColumnType {
                 key,
@@ -160,18 +184,18 @@ fn column_type(value: &Value) -> Result<ColumnType, String> {
                 max,
             })
         }
-        other => Err(format!("{} is not a type", excerpt(other))),
+        other => Err(Defect::NotAType(excerpt(other))),
     }
 }
 
-fn base_type(value: &Value) -> Result<AtomKind, String> {
+fn base_type(value: &Value) -> Result<AtomKind, Defect> {
     let name = match value {
         Value::String(name) => Some(name.as_str()),
         Value::Object(body) => body.get("type").and_then(Value::as_str),
         _ => None,
     };
     name.and_then(AtomKind::from_name)
-        .ok_or_else(|| format!("{} is not a base type", excerpt(value)))
+        .ok_or_else(|| Defect::NotABaseType(excerpt(value)))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! kernel interfaces and guests. DPDK 22.11 refuses `--in-memory` and `--socket-mem` together with
 //! `--no-huge`, so the user's own arguments are checked before any are added.
 
-use crate::error::{Error, describe};
+use crate::error::{DetachError, Error, describe};
 use crate::pool::{Pool, Pools, Size};
 use crate::raw;
 use crate::vector::Buffers;
@@ -223,9 +223,8 @@ impl Eal {
         })
     }
 
-    /// Detaches a device, named as on its bus (`0000:01:00.0`), from DPDK. The error is Open
-    /// vSwitch's.
-    pub fn detach(&self, device: &str) -> Result<(), String> {
+    /// Detaches a device, named as on its bus (`0000:01:00.0`), from DPDK.
+    pub fn detach(&self, device: &str) -> Result<(), DetachError> {
         crate::ethdev::detach(device)
     }
 

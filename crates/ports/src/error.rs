@@ -81,6 +81,28 @@ pub enum Error {
     Environment(String),
 }
 
+/// Why a device could not be detached from DPDK. `Display` is Open vSwitch's text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DetachError {
+    /// Ports use the device.
+    #[error(
+        "Device '{device}' is being used by the following interfaces: {}. \
+         Remove them before detaching.", .users.join(" ")
+    )]
+    InUse {
+        /// The device.
+        device: String,
+        /// The interfaces that use it.
+        users: Vec<String>,
+    },
+    /// DPDK has no such device.
+    #[error("Device '{0}' not found in DPDK")]
+    NotFound(String),
+    /// DPDK does not detach the device.
+    #[error("Device '{0}' can not be detached")]
+    Failed(String),
+}
+
 /// Formats a reason in brackets, if there is one.
 fn in_brackets(why: &str) -> String {
     match why {

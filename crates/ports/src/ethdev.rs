@@ -8,7 +8,7 @@
 
 use crate::eal::{Eal, with_reason};
 use crate::egress::{self, Abilities};
-use crate::error::Error;
+use crate::error::{DetachError, Error};
 use crate::gate::{Gate, Inside, Key};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::{DATA_ROOM, Pool, Size};
@@ -385,10 +385,10 @@ impl Drop for Device {
 }
 
 /// Detaches a device from DPDK by its name on the bus, unless ports use it.
-pub(crate) fn detach(name: &str) -> Result<(), String> {
+pub(crate) fn detach(name: &str) -> Result<(), DetachError> {
     let _plugging = PLUGGING.lock().unwrap_or_else(PoisonError::into_inner);
     let used = USED.lock().unwrap_or_else(|poison| poison.into_inner());
-    let mut users = String::new();
+    let mut users = Vec::new();
     let mut found = std::ptr::null_mut();
     let mut ports = Vec::new();
     for port in 0..MAX_PORTS as u16 {
@@ -404,20 +404,18 @@ pub(crate) fn detach(name: &str) -> Result<(), String> {
             continue;
         }
         if let Some(user) = used.get(&port) {
-            users.push(' ');
-            users.push_str(user);
+            users.push(user.clone());
         }
         // SAFETY: plain values.
         found = unsafe { raw::sluice_eth_device(port) };
         ports.push(port);
     }
     if !users.is_empty() {
-        return Err(format!(
-            "Device '{name}' is being used by the following interfaces:{users}. Remove them before detaching."
-        ));
+        let device = name.to_owned();
+        return Err(DetachError::InUse { device, users });
     }
     if found.is_null() {
-        return Err(format!("Device '{name}' not found in DPDK"));
+        return Err(DetachError::NotFound(name.to_owned()));
     }
     for port in ports {
         // SAFETY: no port of ours uses it, so no worker does.
@@ -426,7 +424,7 @@ pub(crate) fn detach(name: &str) -> Result<(), String> {
     // SAFETY: as above; devices are opened and closed one at a time.
     match unsafe { raw::rte_dev_remove(found) } {
         0 => Ok(()),
-        _ => Err(format!("Device '{name}' can not be detached")),
+        _ => Err(DetachError::Failed(name.to_owned())),
     }
 }
 

@@ -47,7 +47,7 @@ mod vnet;
 pub use background::finish;
 pub use dummy::Target as StreamTarget;
 pub use eal::{Dump, Eal, EalOptions, Memory};
-pub use error::{Error, describe};
+pub use error::{DetachError, Error, describe};
 pub use hold::is_free;
 pub use link::{LinkChanges, LinkEvents, NextHop, make_veth, next_hop};
 pub use mbuf::Mbuf;

@@ -370,7 +370,8 @@ pub fn on_a_thread<T: Send>(
 ) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let work = || {
-            cpu.map_or(Ok(()), datapath::pin).map_err(Error::new)?;
+            cpu.map_or(Ok(()), datapath::pin)
+                .map_err(|error| Error::new(error.to_string()))?;
             work()
         };
         let thread = std::thread::Builder::new()

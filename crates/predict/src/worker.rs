@@ -270,7 +270,7 @@ fn is_settled(figures: &[f64]) -> bool {
 /// Gives a transmit queue to the only worker.
 fn once<F: Frame + 'static>(tx: impl TxQueue<F> + 'static) -> MakeTx<F> {
     let mut tx = Some(Box::new(tx) as Box<dyn TxQueue<F>>);
-    Box::new(move |_| tx.take().ok_or_else(|| "one worker only".to_owned()))
+    Box::new(move |_| tx.take().ok_or_else(|| "one worker only".into()))
 }
 
 /// The timing of a slice, and the gate at which the worker waits between slices.

@@ -132,6 +132,45 @@ impl Answer {
     }
 }
 
+/// Why a resident cannot be asked, or cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A socket or directory cannot be used.
+    #[error("{}: {error}", .path.display())]
+    Io {
+        /// The socket or directory.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// Nobody listens at the socket.
+    #[error("{}: nothing is steered there (sluice steer run)", .0.display())]
+    NotSteered(PathBuf),
+    /// A resident listens for the interface already.
+    #[error("{device}: is steered already, by the process at {}", .path.display())]
+    Steered {
+        /// The interface.
+        device: String,
+        /// The resident's socket.
+        path: PathBuf,
+    },
+    /// The resident gave no answer, or none that can be read.
+    #[error("{}: no answer came", .0.display())]
+    NoAnswer(PathBuf),
+    /// The resident refused the request; its text.
+    #[error("{0}")]
+    Refused(String),
+    /// The request cannot be written as JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A constant of the policy has no such name, or cannot have the value.
+    #[error("{0}")]
+    Constant(String),
+    /// The session does not go on.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
@@ -218,10 +257,10 @@ fn set_constant(settings: &mut Settings, name: &str, value: f64) -> Result<(), R
 ///
 /// # Errors
 ///
-/// A name is unknown, or a value is not valid.
-pub fn set_constants(settings: &mut Settings, all: &[(String, f64)]) -> Result<(), String> {
+/// [`Error::Constant`]: a name is unknown, or a value is not valid.
+pub fn set_constants(settings: &mut Settings, all: &[(String, f64)]) -> Result<(), Error> {
     for (name, value) in all {
-        set_constant(settings, name, *value).map_err(|error| error.to_string())?;
+        set_constant(settings, name, *value).map_err(|error| Error::Constant(error.to_string()))?;
     }
     Ok(())
 }
@@ -305,20 +344,20 @@ pub fn devices(directory: &Path) -> Vec<String> {
 /// # Errors
 ///
 /// Nobody listens, or no reply comes in time; or the resident's refusal, with its text.
-pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> {
-    let wrong = |error: io::Error| format!("{}: {error}", path.display());
+pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, Error> {
+    let wrong = |error: io::Error| Error::Io {
+        path: path.to_owned(),
+        error,
+    };
     let mut stream = connect(path, ANSWER).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!(
-                "{}: nothing is steered there (sluice steer run)",
-                path.display()
-            )
+            Error::NotSteered(path.to_owned())
         }
         _ => wrong(error),
     })?;
     stream.set_read_timeout(Some(ANSWER)).map_err(wrong)?;
     stream.set_write_timeout(Some(ANSWER)).map_err(wrong)?;
-    let mut line = serde_json::to_string(request).map_err(|error| error.to_string())?;
+    let mut line = serde_json::to_string(request)?;
     line.push('\n');
     stream.write_all(line.as_bytes()).map_err(wrong)?;
     let mut answer = String::new();
@@ -326,8 +365,8 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> 
         .read_line(&mut answer)
         .map_err(wrong)?;
     Answer::read(&answer).map_err(|refused| match refused {
-        Some((_, text)) => text,
-        None => format!("{}: no answer came", path.display()),
+        Some((_, text)) => Error::Refused(text),
+        None => Error::NoAnswer(path.to_owned()),
     })
 }
 
@@ -335,16 +374,16 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> 
 ///
 /// # Errors
 ///
-/// Somebody listens.
-pub fn check_free(directory: &Path, device: &str) -> Result<(), String> {
+/// [`Error::Steered`].
+pub fn check_free(directory: &Path, device: &str) -> Result<(), Error> {
     let path = socket_path(directory, device);
     match connect(&path, CONNECTING) {
         // Whoever takes no connections for so long listens all the same.
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Ok(()),
-        _ => Err(format!(
-            "{device}: is steered already, by the process at {}",
-            path.display()
-        )),
+        _ => Err(Error::Steered {
+            device: device.to_owned(),
+            path,
+        }),
     }
 }
 
@@ -383,13 +422,18 @@ fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
 /// # Errors
 ///
 /// Somebody listens already, or the directory cannot be written.
-pub fn listen(directory: &Path, device: &str) -> Result<Server, String> {
-    let wrong = |error: io::Error| format!("{}: {error}", directory.display());
-    std::fs::create_dir_all(directory).map_err(wrong)?;
+pub fn listen(directory: &Path, device: &str) -> Result<Server, Error> {
+    std::fs::create_dir_all(directory).map_err(|error| Error::Io {
+        path: directory.to_owned(),
+        error,
+    })?;
     let path = socket_path(directory, device);
     check_free(directory, device)?;
     let _ = std::fs::remove_file(&path);
-    let wrong = |error: io::Error| format!("{}: {error}", path.display());
+    let wrong = |error: io::Error| Error::Io {
+        path: path.clone(),
+        error,
+    };
     let listener = UnixListener::bind(&path).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
     // Only users who may load programs may steer.
@@ -449,7 +493,7 @@ pub enum End {
 /// # Errors
 ///
 /// Errors of the kernel.
-pub fn serve(session: &mut Session, server: &mut Server, owner: &Owner<'_>) -> Result<End, String> {
+pub fn serve(session: &mut Session, server: &mut Server, owner: &Owner<'_>) -> Result<End, Error> {
     // Busy tasks must not delay the rankings. If the priority is refused, they may.
     // SAFETY: the call takes numbers only; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
@@ -462,7 +506,7 @@ pub fn serve(session: &mut Session, server: &mut Server, owner: &Owner<'_>) -> R
     loop {
         let now = now_ns();
         if now >= next_ns {
-            session.sample().map_err(|error| error.to_string())?;
+            session.sample()?;
             next_ns = next_ns.saturating_add(session.sample_period_ns());
             // Missed samples are not made up for.
             next_ns = next_ns.max(now_ns());

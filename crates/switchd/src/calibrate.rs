@@ -491,7 +491,7 @@ fn turns(
     let pool = eal.pool().map_err(|error| error.to_string())?;
     let setting = Setting {
         allocate: Box::new(move |bytes| pool.frame(bytes)),
-        thread_init: Some(Arc::new(|_| registered())),
+        thread_init: Some(Arc::new(|_| registered().map_err(datapath::BoxError::from))),
         round,
         slice,
     };
@@ -524,15 +524,14 @@ fn look(eal: &Eal, cpu: usize) -> Spread {
     Spread::of(rounds.unwrap_or_default())
 }
 
-fn registered() -> Result<Box<dyn std::any::Any>, String> {
-    let registration = ports::eal::register_thread().map_err(|error| error.to_string())?;
-    Ok(Box::new(registration))
+fn registered() -> Result<Box<dyn std::any::Any>, ports::Error> {
+    Ok(Box::new(ports::eal::register_thread()?))
 }
 
 /// Runs `act` on a thread that is set up as a worker's.
 fn as_worker<T: Send>(cpu: usize, act: impl FnOnce() -> T + Send) -> Result<T, String> {
     let work = || {
-        let _registration = registered().map_err(Error)?;
+        let _registration = registered().map_err(|error| Error(error.to_string()))?;
         Ok(act())
     };
     on_a_thread(Some(cpu), work).map_err(|error| error.0)

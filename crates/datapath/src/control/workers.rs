@@ -3,7 +3,7 @@
 use super::{Datapath, PATIENCE, PortBackend};
 use crate::assign::{Assignment, Queue, assign, place};
 use crate::counters::{PortCounters, WorkerStats};
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::history::{History, INTERVALS};
 use crate::packet_in::{PacketInRing, Teller};
 use crate::port::{MakeTx, PortId};
@@ -215,11 +215,11 @@ impl<F: Frame + 'static> Datapath<F> {
             );
             let body = move || {
                 let begun = cpu
-                    .map_or(Ok(()), pin)
+                    .map_or(Ok(()), |cpu| pin(cpu).map_err(BoxError::from))
                     .and_then(|()| init.map(|init| init(&mailbox.name)).transpose());
                 sleep_precisely();
                 match begun {
-                    Err(reason) => drop(ready.send(Err(reason))),
+                    Err(error) => drop(ready.send(Err(error.to_string()))),
                     Ok(kept) => {
                         if ready.send(Ok(())).is_ok() {
                             Worker::new(shared, Arc::clone(&mailbox), reader, cpu.is_some()).run();
@@ -737,10 +737,10 @@ fn give_tx<F: Frame>(
     tx: &mut MakeTx<F>,
     counters: &Arc<PortCounters>,
 ) -> Result<(), Error> {
-    let tx = tx(worker.number).map_err(|reason| Error::Transmit {
+    let tx = tx(worker.number).map_err(|error| Error::Transmit {
         name: name.to_owned(),
         worker: worker.mailbox.name.clone(),
-        reason,
+        reason: error.to_string(),
     })?;
     send(
         worker,

@@ -427,7 +427,7 @@ fn bad_ports_are_refused_and_leave_nothing_behind() {
                 rx: vec![wire.rx()],
                 tx: Box::new(move |_| {
                     if !good && given.fetch_add(1, Ordering::SeqCst) == 1 {
-                        return Err("no more queues".to_owned());
+                        return Err("no more queues".into());
                     }
                     Ok(sending.tx())
                 }),
@@ -488,7 +488,7 @@ fn a_worker_that_starts_after_it_was_given_up_ends() {
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let witness = Arc::clone(&ended);
-    let init = move |_: &str| -> Result<Box<dyn std::any::Any>, String> {
+    let init = move |_: &str| -> Result<Box<dyn std::any::Any>, datapath::BoxError> {
         let _ = wait.lock().unwrap().recv();
         Ok(Box::new(Alive(Arc::clone(&witness))))
     };

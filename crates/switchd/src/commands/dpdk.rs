@@ -125,7 +125,8 @@ async fn detach(switch: &Switch, device: &str) -> Answer {
     let eal = eal(switch)?;
     let name = device.to_owned();
     let done = aside::call(move || eal.detach(&name)).await;
-    done.unwrap_or_else(|| Err("the daemon is ending".into()))?;
+    done.ok_or("the daemon is ending")?
+        .map_err(|error| error.to_string())?;
     Ok(format!(
         "All devices shared with device '{device}' have been detached"
     ))

@@ -167,7 +167,7 @@ fn constants(options: &mut Options<'_>) -> Settings {
             .split_once('=')
             .and_then(|(name, value)| Some((name.to_owned(), value.parse::<f64>().ok()?)));
         let done = match pair {
-            Some(pair) => set_constants(&mut settings, &[pair]),
+            Some(pair) => set_constants(&mut settings, &[pair]).map_err(|error| error.to_string()),
             None => {
                 let names = CONSTANTS.join(", ");
                 Err(format!("must be NAME=VALUE; names are {names}"))

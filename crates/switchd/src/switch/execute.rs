@@ -460,9 +460,8 @@ impl Switch {
         let (device, rx) = opened.map_err(|error| error.to_string())?;
         let mut for_workers = device.clone();
         let tx = Box::new(move |worker| {
-            for_workers
-                .tx_queue(worker)
-                .map_err(|error| error.to_string())
+            let queue = for_workers.tx_queue(worker);
+            queue.map_err(datapath::BoxError::from)
         });
         Ok((PortKind::Device { rx, tx }, device))
     }

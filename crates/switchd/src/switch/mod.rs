@@ -155,7 +155,7 @@ impl Switch {
         let eal = ports::eal::init(&options)?;
         let pool = eal.pool()?;
         let thread_init = |_: &str| {
-            let registration = ports::eal::register_thread().map_err(|error| error.to_string())?;
+            let registration = ports::eal::register_thread()?;
             Ok(Box::new(registration) as Box<dyn Any>)
         };
         let datapath = Datapath::new(Options {

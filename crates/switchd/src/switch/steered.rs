@@ -278,9 +278,10 @@ impl Keeper {
         let device = options.device.clone();
         // These are checked before there is a socket, so that none comes and goes meanwhile.
         let found = Device::find(&device)?;
-        check_free(&self.rundir, &device).map_err(|text| Failure::new(text, AGAIN))?;
+        check_free(&self.rundir, &device).map_err(|error| Failure::new(error, AGAIN))?;
         found.check_vacant()?;
-        let mut server = listen(&self.rundir, &device).map_err(|text| Failure::new(text, AGAIN))?;
+        let mut server =
+            listen(&self.rundir, &device).map_err(|error| Failure::new(error, AGAIN))?;
         let mut session = Session::start(&options)?;
         for text in session.take_over(&self.kept) {
             tracing::warn!(target: "steering", "{device}: not kept: {}", super::steering::printable(&text));
