@@ -14,11 +14,16 @@
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::process::{
+    Flock, FlockType, Pid, Resource, Rlimit, Signal, fcntl_getlk, getrlimit, kill_process,
+    setrlimit,
+};
 
 use crate::options::Options;
 use crate::{plain_error, user, vlog};
@@ -86,9 +91,8 @@ pub fn start(options: &Options) -> Result<Daemon, Stop> {
             Forked::Parent { .. } => return Err(Stop::Exit(0)),
             Forked::Child(pipe) => parent = Some(pipe),
         }
-        // SAFETY: setsid takes no arguments; it fails only in a group leader, which a fresh child
-        // is not.
-        unsafe { libc::setsid() };
+        // Fails only in a group leader, which a fresh child is not.
+        let _ = rustix::process::setsid();
     }
     if options.monitor {
         parent = Some(monitor(options, parent)?);
@@ -135,11 +139,10 @@ fn leave_terminal(chdir: bool) {
         let _ = std::env::set_current_dir("/");
     }
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        for stream in 0..3 {
-            // SAFETY: dup2 replaces a standard stream by an open descriptor; no Rust object owns
-            // descriptors 0 to 2.
-            unsafe { libc::dup2(null.as_raw_fd(), stream) };
-        }
+        // A stream that cannot be replaced stays what it is.
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
     }
 }
 
@@ -439,9 +442,11 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
 /// Sets the process to forward signals to; forwards one that came just before.
 fn watch(child: i32) {
     WATCHED.store(child, Ordering::SeqCst);
-    if ENDING.load(Ordering::SeqCst) {
-        // SAFETY: kill has no memory effects; the child has not been waited for.
-        unsafe { libc::kill(child, libc::SIGTERM) };
+    if ENDING.load(Ordering::SeqCst)
+        && let Some(child) = Pid::from_raw(child)
+    {
+        // The child has not been waited for, so it is still this process.
+        let _ = kill_process(child, Signal::TERM);
     }
 }
 
@@ -466,23 +471,18 @@ fn throttle(state: &str, started: Instant, crashes: u32) -> Result<(), Stop> {
 /// Forbids further core files: one is enough, and a daemon that keeps crashing must not fill the
 /// disk.
 fn forbid_cores() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+    let limit = Rlimit {
+        current: Some(0),
+        ..getrlimit(Resource::Core)
     };
-    // SAFETY: both calls get pointers to a live variable of the right type.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_CORE, &mut limit) == 0 {
-            limit.rlim_cur = 0;
-            libc::setrlimit(libc::RLIMIT_CORE, &limit);
-        }
-    }
+    // A process may always lower its limit.
+    let _ = setrlimit(Resource::Core, limit);
 }
 
 /// Sets the name in `/proc/PID/comm` (the kernel keeps 15 bytes).
 pub fn set_process_name(name: &CStr) {
-    // SAFETY: PR_SET_NAME reads a NUL-terminated string.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    // Fails for no name.
+    let _ = rustix::thread::set_name(name);
 }
 
 /// The command line as `ps` shows it. It lies in this process's own memory, and the monitor writes
@@ -561,22 +561,10 @@ struct Pidfile {
     file: File,
 }
 
-fn lock(kind: libc::c_int) -> libc::flock {
-    // SAFETY: `flock` is plain data, and all zeros is one of its values.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock
-}
-
 /// Returns the process that holds the lock on `file`, if another one does.
 fn holder(file: &File) -> io::Result<Option<i32>> {
-    let mut asked = lock(libc::F_WRLCK);
-    // SAFETY: the descriptor is open and the pointer is to a live `flock`.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut asked) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((asked.l_type != libc::F_UNLCK as libc::c_short).then_some(asked.l_pid))
+    let held = fcntl_getlk(file, &Flock::from(FlockType::WriteLock))?;
+    Ok(held.map(|held| Pid::as_raw(held.pid)))
 }
 
 fn refuse_if_running(path: &Path) -> Result<(), String> {
@@ -616,12 +604,10 @@ impl Pidfile {
             .mode(0o644)
             .open(&temporary)
             .map_err(|error| format!("{shown}: create failed ({})", plain_error(&error)))?;
-        let wanted = lock(libc::F_WRLCK);
-        // SAFETY: the descriptor is open and the pointer is to a live `flock`.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &wanted) } != 0 {
-            let error = plain_error(&io::Error::last_os_error());
-            return Err(format!("{shown}: fcntl(F_SETLK) failed ({error})"));
-        }
+        fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+            let error = plain_error(&error.into());
+            format!("{shown}: fcntl(F_SETLK) failed ({error})")
+        })?;
         if !overwrite {
             refuse_if_running(path)?;
         }

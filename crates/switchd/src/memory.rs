@@ -8,9 +8,8 @@ use std::rc::Rc;
 
 /// Returns the machine's memory, in bytes.
 pub fn of_machine() -> u64 {
-    // SAFETY: this only asks.
-    let ask = |name| unsafe { libc::sysconf(name) }.max(0) as u64;
-    ask(libc::_SC_PHYS_PAGES) * ask(libc::_SC_PAGESIZE)
+    let system = rustix::system::sysinfo();
+    system.totalram * u64::from(system.mem_unit)
 }
 
 /// The numbers of one report.

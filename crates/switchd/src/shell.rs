@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -168,27 +170,17 @@ fn start(options: Options) -> Result<(), Stop> {
 /// thousand ports take more than the default of 1,024. If they run out all the same, the port that
 /// cannot be opened reports it.
 fn allow_descriptors() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: both calls get pointers to a live variable of the right type.
-    let done = unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit) == 0
-        }
-    };
-    if !done {
-        let error = plain_error(&std::io::Error::last_os_error());
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        let error = plain_error(&error.into());
         tracing::warn!(target: "vswitchd", "cannot raise the limit on open descriptors: {error}");
     }
 }
 
 fn lock_memory() {
-    // SAFETY: mlockall changes no memory, only whether it may be paged out.
-    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
-        let error = plain_error(&std::io::Error::last_os_error());
+    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
+        let error = plain_error(&error.into());
         tracing::error!(target: "vswitchd", "mlockall failed: {error}");
     }
 }

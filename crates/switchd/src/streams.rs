@@ -13,12 +13,12 @@ pub mod unix;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host};
 use tokio_openssl::SslStream;
@@ -92,27 +92,13 @@ impl Stream {
         let Some(stream) = self.tcp() else {
             return Ok(());
         };
-        let class = libc::c_int::from(dscp << 2);
+        let class = dscp << 2;
         // A listener on IPv6 may have accepted an IPv4 peer.
-        let (level, option) = match stream.local_addr()?.ip().to_canonical() {
-            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
-            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-        };
-        // SAFETY: the descriptor is open as long as `stream` is borrowed, and the option's value is
-        // an int of the size that is named.
-        let done = unsafe {
-            libc::setsockopt(
-                stream.as_raw_fd(),
-                level,
-                option,
-                (&raw const class).cast(),
-                size_of_val(&class) as libc::socklen_t,
-            )
-        };
-        match done {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        match stream.local_addr()?.ip().to_canonical() {
+            IpAddr::V4(_) => sockopt::set_ip_tos(stream, class)?,
+            IpAddr::V6(_) => sockopt::set_ipv6_tclass(stream, class.into())?,
         }
+        Ok(())
     }
 
     /// Returns this side's address, if it has one.
@@ -361,6 +347,7 @@ impl Incoming {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::sockopt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const LIMIT: Duration = Duration::from_secs(20);
@@ -487,12 +474,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_sent_is_marked_whatever_the_addresses_are() {
-        let v4 = (libc::IPPROTO_IP, libc::IP_TOS);
-        let v6 = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
-        for (bound, to, (level, option)) in [
-            ("127.0.0.1:0", "127.0.0.1", v4),
-            ("[::1]:0", "::1", v6),
-            ("[::]:0", "127.0.0.1", v4),
+        for (bound, to, six) in [
+            ("127.0.0.1:0", "127.0.0.1", false),
+            ("[::1]:0", "::1", true),
+            ("[::]:0", "127.0.0.1", false),
         ] {
             let Ok(listener) = TcpListener::bind(bound).await else {
                 assert!(bound.starts_with('['), "no IPv4 here");
@@ -507,19 +492,12 @@ mod tests {
                 peer: bound.to_owned(),
             };
             stream.set_dscp(48).unwrap();
-            let mut class: libc::c_int = -1;
-            let mut size = size_of_val(&class) as libc::socklen_t;
-            // SAFETY: the descriptor is open, and `class` has the size that is named.
-            let done = unsafe {
-                libc::getsockopt(
-                    stream.tcp().unwrap().as_raw_fd(),
-                    level,
-                    option,
-                    (&raw mut class).cast(),
-                    &raw mut size,
-                )
+            let tcp = stream.tcp().unwrap();
+            let class = match six {
+                false => sockopt::ip_tos(tcp).map(u32::from),
+                true => sockopt::ipv6_tclass(tcp),
             };
-            assert_eq!((done, class), (0, 48 << 2), "{bound}");
+            assert_eq!(class, Ok(48 << 2), "{bound}");
         }
     }
 }

@@ -179,13 +179,7 @@ impl<F: Future, E: Fn(Duration, Duration) + Unpin> Future for Timed<F, E> {
 
 /// Returns the processor time of the calling thread.
 fn worked() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to a live variable. On failure, which the manual does not know for
-    // this clock, the time stays 0.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

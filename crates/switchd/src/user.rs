@@ -42,8 +42,8 @@ pub struct Identity {
 /// Reads `USER`, `USER:`, `USER:GROUP` or `:GROUP`: without a group the user's own group in the
 /// password file is used, without a user the current one. The error is Open vSwitch's.
 pub fn parse(text: &str) -> Result<Identity, String> {
-    // SAFETY: these take nothing and cannot fail.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
     if uid != 0 || gid != 0 {
         return Err("only root can use --user option".into());
     }
@@ -187,8 +187,7 @@ mod tests {
         assert_eq!(find("no such user"), None);
         assert_eq!(find_group("root"), Some(0));
         let parsed = parse("nobody:root");
-        // SAFETY: takes nothing and cannot fail.
-        if unsafe { libc::getuid() } != 0 {
+        if !rustix::process::getuid().is_root() {
             assert_eq!(parsed, Err("only root can use --user option".into()));
             return;
         }

@@ -2,8 +2,10 @@
 //! guest that forwards packets.
 
 use super::pump::Peer;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::io::{Error, Read, Result, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -70,16 +72,10 @@ impl Drop for Shared {
 
 impl Shared {
     fn new() -> Result<Shared> {
-        // SAFETY: a new file, which is this object's alone, and a new mapping of it.
+        let file = memfd_create("sluice-guest", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, MEMORY as u64)?;
+        // SAFETY: a new mapping of a new file, which is this object's alone.
         unsafe {
-            let file = libc::memfd_create(c"sluice-guest".as_ptr(), libc::MFD_CLOEXEC);
-            if file < 0 {
-                return Err(Error::last_os_error());
-            }
-            let file = OwnedFd::from_raw_fd(file);
-            if libc::ftruncate(file.as_raw_fd(), MEMORY as libc::off_t) != 0 {
-                return Err(Error::last_os_error());
-            }
             let bytes = libc::mmap(
                 std::ptr::null_mut(),
                 MEMORY,
@@ -180,12 +176,7 @@ fn say(stream: &mut UnixStream, request: u32, payload: &[u8], file: Option<RawFd
 }
 
 fn event() -> Result<OwnedFd> {
-    // SAFETY: plain values.
-    match unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) } {
-        ..0 => Err(Error::last_os_error()),
-        // SAFETY: just made, owned by nobody else.
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-    }
+    Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
 }
 
 impl Guest {

@@ -6,9 +6,7 @@
 //! determined is left out.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs;
-use std::mem::MaybeUninit;
 use std::path::Path;
 
 use ovsdb::vswitch::Strings;
@@ -174,14 +172,7 @@ fn file_systems(mounts: &str, usage: impl Fn(&str) -> Option<(u64, u64)>) -> Opt
 
 /// Returns a file system's size and used space, kB.
 fn disk_usage(path: &str) -> Option<(u64, u64)> {
-    let path = CString::new(path).ok()?;
-    let mut usage = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: `path` is a C string and `usage` has room for what the call writes.
-    if unsafe { libc::statvfs(path.as_ptr(), usage.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: the call succeeded, so it has filled `usage`.
-    let usage = unsafe { usage.assume_init() };
+    let usage = rustix::fs::statvfs(path).ok()?;
     let kilobytes = |blocks: u64| (u128::from(blocks) * u128::from(usage.f_frsize) / 1024) as u64;
     Some((
         kilobytes(usage.f_blocks),

@@ -9,6 +9,8 @@
 //! started with, as in Open vSwitch: whoever starts a daemon on one processor and names another for
 //! its workers means it. Limits of a cpuset are kept.
 
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::{Mutex, OnceLock};
 
 /// The affinity that the process was started with.
@@ -32,15 +34,8 @@ pub fn possible() -> &'static [usize] {
 fn ask() -> Vec<usize> {
     // On a temporary thread: asking for all processors gives those of its cpuset.
     let asked = std::thread::spawn(|| {
-        // SAFETY: an all-zero cpu_set_t is an empty set.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        for cpu in 0..libc::CPU_SETSIZE as usize {
-            // SAFETY: `cpu` is below CPU_SETSIZE.
-            unsafe { libc::CPU_SET(cpu, &mut set) };
-        }
-        // SAFETY: `set` is valid for its own size; pid 0 is the calling thread. If it is refused,
-        // the thread keeps its affinity.
-        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+        // If it is refused, the thread keeps its affinity.
+        let _ = sched_setaffinity(None, &set_of(0..CpuSet::MAX_CPU));
         own()
     });
     match asked.join() {
@@ -51,16 +46,19 @@ fn ask() -> Vec<usize> {
 
 /// Returns the processors that the calling thread may run on, ascending.
 fn own() -> Vec<usize> {
-    // SAFETY: an all-zero cpu_set_t is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is writable for its own size.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+    let Ok(set) = sched_getaffinity(None) else {
         return Vec::new();
-    }
-    // SAFETY: indices are below CPU_SETSIZE.
-    (0..libc::CPU_SETSIZE as usize)
-        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
         .collect()
+}
+
+/// Returns a set of processors, whose numbers are below [`CpuSet::MAX_CPU`].
+fn set_of(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.into_iter().for_each(|cpu| set.set(cpu));
+    set
 }
 
 /// Returns the processors left when workers have `workers`; all if none would be left.
@@ -101,19 +99,11 @@ pub fn leave_to_workers_again() {
 }
 
 fn keep_to(cpus: &[usize]) {
-    // SAFETY: an all-zero cpu_set_t is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for cpu in cpus {
-        // SAFETY: `allowed` gives indices below CPU_SETSIZE.
-        unsafe { libc::CPU_SET(*cpu, &mut set) };
-    }
-    // SAFETY: `set` is valid for its own size; a thread that has ended meanwhile, or is not ours,
-    // is an error and nothing else.
-    let keep = |thread| unsafe {
-        libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &set) == 0
-    };
-    if !keep(0) && !cpus.is_empty() {
-        let error = crate::plain_error(&std::io::Error::last_os_error());
+    let set = set_of(cpus.iter().copied());
+    if let Err(error) = sched_setaffinity(None, &set)
+        && !cpus.is_empty()
+    {
+        let error = crate::plain_error(&error.into());
         tracing::warn!(target: "dpif_netdev", "the control thread cannot keep to CPUs {cpus:?}: {error}");
     }
     let threads = std::fs::read_dir("/proc/self/task");
@@ -123,7 +113,8 @@ fn keep_to(cpus: &[usize]) {
         if let Some(number) = number
             && is_helper(&name)
         {
-            keep(number);
+            // A thread that has ended meanwhile, or is not ours, is an error and nothing else.
+            let _ = sched_setaffinity(Pid::from_raw(number), &set);
         }
     }
 }

@@ -12,13 +12,14 @@
 //! again.
 
 use crate::config::steered::{DEVICES, Steered as Wanted};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softirq::control::{End, Owner, check_free, listen, serve};
 use softirq::device::{Device, DeviceError};
 use softirq::session::{Kept, Options, Session, SessionError};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -263,13 +264,12 @@ impl Keeper {
 
     /// Waits for a wish, for `limit` at most.
     fn wait(&self, limit: Duration) {
-        let mut wait = libc::pollfd {
-            fd: self.called.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one live element. An interrupted wait is a short one.
-        unsafe { libc::poll(&mut wait, 1, limit.as_millis() as libc::c_int) };
+        let limit = Timespec::try_from(limit).ok();
+        // An interrupted wait is a short one.
+        let _ = poll(
+            &mut [PollFd::new(&self.called, PollFlags::IN)],
+            limit.as_ref(),
+        );
     }
 
     /// Steers the interface until it is to be released or steered with other options. Fails if it
