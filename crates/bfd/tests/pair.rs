@@ -227,7 +227,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_other_end_says_counts() {
+fn admin_down_from_the_peer_takes_the_session_down() {
     let mut pair = Pair::new([Settings::default(), Settings::default()], 1);
     pair.pass(CLEAN, 5000, 0);
     assert_eq!(pair.states(), [State::Up; 2]);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_a_reason_and_a_way_out() {
+    fn missing_daemon_error_says_why_and_what_to_run() {
         let directory = tempfile::tempdir().unwrap();
         let said = |result: Result<PathBuf>| format!("{:#}", result.unwrap_err());
         let error = said(socket_in(directory.path()));

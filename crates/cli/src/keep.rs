@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_run_is_named() {
+    fn save_and_restore_without_a_switch_name_the_directory() {
         let directory = tempfile::tempdir().unwrap();
         let options = KeepOptions {
             directory: directory.path().to_owned(),

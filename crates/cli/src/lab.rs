@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_said_with_its_reason() {
+    fn failed_experiments_are_listed_with_their_reason() {
         let one = |id: &str, state| lab::results::Experiment {
             id: id.into(),
             state,

@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_seen_is_not_taken_for_absent() {
+    fn an_unreadable_pidfile_is_an_error() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         assert!(

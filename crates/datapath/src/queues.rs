@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_names_no_queue_is_the_default_ones() {
+    fn unknown_queues_count_for_the_default_queue() {
         let queues = Queues::default().changed(&[7, 0, 3], 5);
         queues.count(3, 100);
         queues.count(7, 60);

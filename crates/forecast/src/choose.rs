@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_model_explains_cannot_be_told_at_another_rate() {
+    fn a_wait_that_no_model_explains_is_not_forecast_for_another_rate() {
         let (server, load, mut waited) = half();
         waited.mean = 5e-3;
         let question = question(&server, &load, &waited);

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_without_end_is_infinite_and_what_does_not_apply_says_so() {
+    fn overload_gives_an_infinite_wait_and_models_that_do_not_apply_an_error() {
         let server = Server::new(1e6);
         let over = Load::new(1.1e6, 1000.0, Arrivals::Poisson);
         for model in [

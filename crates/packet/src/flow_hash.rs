@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hashed() {
+    fn the_hash_depends_on_addresses_protocol_and_ports() {
         let base = ethernet(0x0800, 0, &ipv4([1, 2], 17, 0, &udp(3, 4, b"x")));
         let same = [
             ethernet(0x0800, 0, &ipv4([1, 2], 17, 0, &udp(3, 4, b"other"))),

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_options_is_told_in_any_order() {
+    fn options_of_a_match_are_kept_whatever_their_order() {
         for order in [[0, 1, 3], [3, 1, 0], [1, 0, 3], [0, 3, 1]] {
             let mut matching = Match::any();
             for option in order {

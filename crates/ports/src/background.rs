@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_goes_slowly() {
+    fn slow_drops_run_on_the_background_thread() {
         begin();
         let (gone, is_gone) = channel();
         let (leave, wait) = channel();

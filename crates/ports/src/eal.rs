@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dpdk_refuses_beside_no_huge_is_left_out() {
+    fn no_huge_leaves_out_options_that_contradict_it() {
         let options = EalOptions {
             socket_mem: Some("512,0".into()),
             lcore_mask: Some("0x1".into()),

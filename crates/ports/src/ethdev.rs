@@ -1104,7 +1104,7 @@ mod tests {
     /// Frames are prepared while another worker has the queue, and checked again if the MTU has
     /// changed since.
     #[test]
-    fn who_waits_at_the_gate_has_made_his_frames_ready() {
+    fn frames_are_prepared_before_the_gate_is_entered() {
         let control = without_device(MAX_PORTS as u16 - 3);
         let shared = &control.shared;
         let mut holder = shared.tx_gates[0].key();

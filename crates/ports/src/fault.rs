@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_second_finds_the_replacement() {
+    fn a_second_fault_finds_the_replaced_mapping() {
         // SAFETY: a mapping of our own over a file of our own, touched by nobody.
         unsafe {
             let fd = libc::memfd_create(c"guest".as_ptr(), 0);

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn none_when_closed() {
+    fn a_closed_gate_cannot_be_entered() {
         for gate in all() {
             let mut key = gate.key();
             assert!(key.try_enter().is_some());
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_only_key_takes_no_lock() {
+    fn the_only_key_enters_without_the_lock() {
         if !membarrier::is_there() {
             return;
         }
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looked_before_it_was_closed_is_not_let_in() {
+    fn a_key_that_looked_before_the_gate_closed_does_not_enter() {
         if !membarrier::is_there() {
             return;
         }
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_inside_after_close() {
+    fn no_user_is_inside_after_close() {
         for gate in all() {
             for users in [1, 3] {
                 stress(&gate, users, |fragile| {

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_kernel_that_takes_its_time() {
+    fn slow_answers_of_the_kernel_are_not_waited_for() {
         let (answer, answers) = channel();
         let found = Found {
             link: link(1500, 2),
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_meanwhile_shows_when_it_can_be_read_again() {
+    fn changes_while_the_kernel_did_not_answer_show_up_later() {
         let unknown = || Err(Trouble::Unknown(libc::ENOBUFS));
         let answers = [unknown(), unknown(), Ok(link(9000, 12)), unknown()];
         let mut port = interface(answers);
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_changed_where_it_is_not_known_which_interface_it_is() {
+    fn nothing_is_changed_while_the_interface_is_unknown() {
         let answers = [
             Err(Trouble::Unknown(libc::ENOBUFS)),
             Err(Trouble::Gone),

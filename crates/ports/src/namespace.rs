@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_namespace_cannot_be_entered() {
+    fn a_file_that_is_no_namespace_is_refused() {
         let file = std::fs::File::open("/proc/self/maps").unwrap();
         let result = within(file.as_fd(), || Ok(()));
         assert!(

@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(partial: bool, start in 0u16..200, offset in 0u16..20, kind in 0usize..4, size in 1u16..) {
+        fn a_header_is_read_as_written(partial: bool, start in 0u16..200, offset in 0u16..20, kind in 0usize..4, size in 1u16..) {
             let gso = [Gso::None, Gso::Tcp4, Gso::Tcp6, Gso::UdpL4][kind];
             let offload = Offload {
                 partial_checksum: partial,

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_no_figure() {
+    fn costs_below_one_are_errors() {
         let few = Spread {
             median: 2.0,
             low: -3.0,

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moved_is_told_from_what_stood_still() {
+    fn a_machine_whose_speed_changed_is_told_from_a_steady_one() {
         let reading = |additions, memory_ns| Reading {
             additions,
             memory_ns,

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_unless_it_is_on() {
+    fn nothing_is_counted_while_accounting_is_off() {
         alone(|| {
             let (switch, counters) = (Switch::default(), Counters::default());
             let turn = || {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cleared_begins_at_zero() {
+    fn cleared_counters_begin_at_zero() {
         alone(|| {
             let (switch, counters) = (Switch::default(), Counters::default());
             let turn = || {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn its_cost_is_measured_and_leaves_nothing() {
+    fn the_cost_of_accounting_is_measured() {
         alone(|| {
             let cost = cost();
             assert!(cost > 0.0 && cost < 1e6, "{cost}");

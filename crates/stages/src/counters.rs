@@ -215,7 +215,7 @@ mod tests {
 
     /// A reader never sees half of a turn.
     #[test]
-    fn what_is_read_adds_up_while_it_is_written() {
+    fn readers_see_whole_turns() {
         let (switch, counters) = (Switch::default(), Counters::default());
         let done = AtomicBool::new(false);
         switch.set(true);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_placed_counts_until_it_is_measured() {
+    fn the_load_of_a_placed_flow_counts_until_it_is_measured() {
         let mut cores = CoreTable::new(1, 0).unwrap();
         cores.sample(&sample(Load::percent(20)), 1_000).unwrap();
         cores.place(CORE, Load::percent(8), false, 1_250);

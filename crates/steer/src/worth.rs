@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_gained_without_help_or_packets() {
+    fn no_gain_without_helpers_or_packets() {
         assert_eq!(gain(cost(35.0, 1000.0), 0), 1.0);
         assert_eq!(gain(Cost::default(), 3), 1.0);
         assert!(!is_worth(cost(500.0, 0.0), 1));

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_passed_over() {
+    fn invalid_notify_sockets_are_ignored() {
         assert!(Service::new(environment(&[]), 7).way.is_none());
         let long = "/x".repeat(200);
         let service = Service::new(environment(&[("NOTIFY_SOCKET", &long)]), 7);

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_is_marked_whatever_the_addresses_are() {
+    async fn dscp_is_set_for_ipv4_ipv6_and_mapped_addresses() {
         for (bound, to, six) in [
             ("127.0.0.1:0", "127.0.0.1", false),
             ("[::1]:0", "::1", true),

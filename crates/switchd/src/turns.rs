@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn what_is_spawned_is_measured_where_it_runs() {
+    async fn spawned_tasks_are_measured_on_their_thread() {
         let local = tokio::task::LocalSet::new();
         control(local.run_until(async {
             let slow = spawn("slow", async {

@@ -469,7 +469,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(frames in frames(), big: bool, kind in 0..5) {
+        fn captures_are_read_as_written(frames in frames(), big: bool, kind in 0..5) {
             let (bytes, tolerated) = match kind {
                 0 => (pcap(big, false, &frames), 1_000),
                 1 => (pcap(big, true, &frames), 0),
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn invalid_captures_have_an_error() {
         let told = |bytes: Vec<u8>| Capture::read(bytes).unwrap_err();
         let good = pcap(false, true, &[(5, vec![1; 20])]);
         let changed = |at: usize, value: u8| {

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_keeps_the_kernels_time() {
+    fn the_clock_agrees_with_the_kernels() {
         let clock = Clock::new();
         let (begin, start) = (clock.now(), Instant::now());
         std::thread::sleep(Duration::from_millis(200));

@@ -637,7 +637,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_built_is_parsed(
+        fn built_frames_are_parsed_as_specified(
             kind in 0_u8..24, tos: u8, flow in 0_u64..60_000, sequence: u32, time in 0_u64..1 << 48,
             extra in 0_u16..1200, step in 1_u64..5,
         ) {

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_is_told_apart() {
+    fn stale_frames_are_told_from_duplicates() {
         let mut window = Window::new();
         assert_eq!(window.arrive(WINDOW), Arrival::First);
         assert_eq!(window.arrive(0), Arrival::Stale);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_comes_back_once_and_in_order() {
+    fn all_frames_come_back_once_and_in_order() {
         let streams = "seconds: 0.1\nwarm_up: 0.05\ndrain: 0.05\nstreams:\n\
             - {port: {dpdk: a}, rate: {constant: {pps: 10000}}, flows: {count: 7}}\n\
             - {port: {dpdk: b}, rate: {poisson: {pps: 10000}}, size: imix,\n  \

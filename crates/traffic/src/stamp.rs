@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn a_stamp_is_read_as_written(
             stream: u8, run: u8, sequence: u32, flow: u32, time in 0_u64..1 << 48, kind in 0..3,
         ) {
             let layout = [Layout::Full, Layout::Short, Layout::Tcp][kind as usize];

@@ -452,7 +452,7 @@ fn ranges_of_icmp_types_are_written_one_by_one() {
 }
 
 #[test]
-fn what_is_not_understood_is_named_with_its_line() {
+fn errors_name_line_and_word() {
     for (text, wanted) in [
         (
             "@1.0.0.0/33 2.0.0.0/8 0 : 1 0 : 1 0x06/0xFF",

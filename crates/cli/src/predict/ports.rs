@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_of_ports_name_option_and_word() {
         assert_eq!(
             error("1:x"),
             "--ports 1:x: x: dpdk, veth, tap, afxdp, vhost and memory can be predicted"

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spare_goes_and_then_words_are_cut() {
+    fn narrow_tables_lose_spaces_first_and_then_letters() {
         assert_eq!(texts(20)[2], " name        count");
         assert_eq!(texts(15)[3], " a-long-~     1");
         for width in 1..30 {

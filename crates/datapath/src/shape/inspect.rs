@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ip_or_is_cut_off_stays() {
+    fn packets_without_a_whole_ip_header_are_not_marked() {
         for bytes in [&[0; 60][..], &ip(5)[..30], &ip(5)[..3], &[]] {
             let mut frame = HeapFrame::new(bytes);
             set_dscp(&mut frame, 46);

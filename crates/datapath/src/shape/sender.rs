@@ -321,7 +321,7 @@ mod tests {
     /// A worker that has not been told yet that the port has another owner sends to it after that
     /// owner has let go.
     #[test]
-    fn what_a_former_owner_still_takes_in_is_counted() {
+    fn frames_sent_to_a_former_owner_are_counted() {
         for told in [false, true] {
             let shaped = slow();
             let mut hands = [Hand::new(0), Hand::new(1)];
@@ -341,7 +341,7 @@ mod tests {
 
     /// A worker lets go of the port while its former owner holds the shaper.
     #[test]
-    fn what_waits_while_a_former_owner_is_at_it_is_counted() {
+    fn frames_waiting_while_a_former_owner_holds_the_shaper_are_counted() {
         let shaped = slow();
         let mut hands = [Hand::new(0), Hand::new(1)];
         let [former, owner] = &mut hands;
@@ -374,7 +374,7 @@ mod tests {
 
     /// Shaping ends while a former owner holds the shaper.
     #[test]
-    fn what_waits_when_shaping_ends_leaves_once_a_former_owner_is_done() {
+    fn waiting_frames_leave_after_shaping_ends_and_the_former_owner_is_done() {
         let shaped = slow();
         let mut hands = [Hand::new(0), Hand::new(1)];
         let [former, owner] = &mut hands;
@@ -393,7 +393,7 @@ mod tests {
 
     /// A worker is told late that shaping has ended.
     #[test]
-    fn what_comes_after_shaping_has_ended_leaves_too() {
+    fn frames_sent_after_shaping_has_ended_leave_too() {
         let shaped = slow();
         let mut hands = [Hand::new(0), Hand::new(1)];
         let [other, owner] = &mut hands;

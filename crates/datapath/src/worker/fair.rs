@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_where_others_have_nothing() {
+    fn a_busy_queue_is_not_left_alone_if_no_other_has_a_backlog() {
         let mut shares = Shares::new();
         let long = 10 * shares.long;
         for _ in 0..10 {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn who_receives_much_polls() {
+    fn a_worker_that_receives_at_a_high_rate_does_not_nap() {
         let short = learned(800, Some(40_000_000));
         assert!(
             short.is_some_and(|nap| nap > LEAST && nap < MOST),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_learned_anew_now_and_then_and_holds_while_frames_are_held() {
+    fn nap_length_is_learned_again_in_each_window_and_kept_while_frames_wait() {
         let mut nap = Nap::new(0);
         let window = to_cycles(WINDOW) + 1;
         let long = || Some(1 << 30);

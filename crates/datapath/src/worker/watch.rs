@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_cut_naps_makes_them_shorter() {
+    fn naps_are_shorter_if_frames_may_come_without_a_signal() {
         let mut bench = Bench::new(1, true);
         assert_eq!(bench.prepare(0), Some(MOST), "it can only be polled");
         let mut bench = Bench::new(1, false);

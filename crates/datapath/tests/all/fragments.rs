@@ -303,7 +303,7 @@ fn fragments_go_where_their_datagram_goes() {
 }
 
 #[test]
-fn what_nobody_completes_is_sent_on_or_dropped_with_its_bridge() {
+fn incomplete_datagrams_expire_as_invalid_or_are_dropped_with_their_bridge() {
     let clock = Arc::new(Clock::default());
     clock.stop();
     let mut switch = Switch::with_clock(1, Arc::clone(&clock));

@@ -108,7 +108,7 @@ fn a_flood_takes_its_own_ports_room_only() {
 }
 
 #[test]
-fn what_a_monitor_sends_leaves_by_its_port_only() {
+fn probes_leave_by_the_monitored_port_only() {
     let mut switch = Switch::new(1);
     let bridge = switch.learning_bridge("br0");
     let ports = switch.ports(bridge, 3);

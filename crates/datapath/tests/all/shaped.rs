@@ -123,7 +123,7 @@ fn frames_for_a_shaped_port_are_sent_or_counted_while_workers_and_shapes_change(
 }
 
 #[test]
-fn what_a_port_has_dropped_is_kept_when_its_shape_or_its_shaping_goes() {
+fn drop_counters_of_a_port_survive_changes_and_removal_of_its_shaper() {
     for patch in [false, true] {
         let mut switch = Switch::new(1);
         let (near, far) = (switch.bridge("br0"), switch.bridge("br1"));
@@ -169,7 +169,7 @@ fn what_a_port_has_dropped_is_kept_when_its_shape_or_its_shaping_goes() {
 }
 
 #[test]
-fn what_names_a_queue_gets_its_dscp_and_nothing_else_does() {
+fn only_packets_that_name_a_queue_get_its_dscp() {
     let ip = |tos: u8| {
         let mut bytes = frame(mac(9), mac(1), 0).to_vec();
         bytes.truncate(14);
@@ -350,7 +350,7 @@ fn frames_of_one_worker_stay_in_order_while_the_port_changes_hands() {
 }
 
 #[test]
-fn what_waits_at_a_port_that_goes_is_counted() {
+fn frames_waiting_at_a_removed_port_are_counted_as_dropped() {
     for workers in [1, 3] {
         let (mut switch, from, to, out) = between(workers, &shape(100_000));
         (0..500).for_each(|number| from.put(frame(mac(9), mac(1), number)));
@@ -365,7 +365,7 @@ fn what_waits_at_a_port_that_goes_is_counted() {
 }
 
 #[test]
-fn what_waits_at_a_port_that_goes_after_workers_have_changed_is_counted() {
+fn frames_waiting_at_a_port_removed_after_workers_changed_are_counted() {
     for (others, ends) in [(1, false), (2, false), (3, false), (0, false), (0, true)] {
         let (mut switch, from, to, out) = between(2, &shape(100_000));
         (0..500).for_each(|number| from.put(frame(mac(9), mac(1), number)));
@@ -438,7 +438,7 @@ fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
 
 /// Frames that waited are not part of the burst that comes in the same turn, however small that is.
 #[test]
-fn all_that_waited_at_a_patch_port_leaves_beside_a_small_burst() {
+fn frames_released_by_a_shaped_patch_port_leave_in_a_turn_with_a_small_burst() {
     let mut switch = Switch::new(1);
     let (near, far) = (switch.bridge("br0"), switch.bridge("br1"));
     let (from, to, other) = (Wire::new(true), Wire::new(true), Wire::new(true));

@@ -355,7 +355,7 @@ fn a_single_flow_does_not_wander() {
 
 /// A worker that processes what another receives is busy, although it serves no busy queue.
 #[test]
-fn what_a_worker_takes_from_others_counts_as_its_load() {
+fn frames_handed_to_a_worker_count_as_its_load() {
     let (mut switch, inward, outward) = two_ports(2, true);
     switch.datapath.set_steering(SteeringMode::Adaptive);
     assert_eq!(switch.datapath.steer(), Ok(true));
@@ -406,7 +406,7 @@ fn what_a_worker_takes_from_others_counts_as_its_load() {
 }
 
 #[test]
-fn what_cannot_be_moved_is_refused() {
+fn moves_of_unknown_buckets_and_workers_are_refused() {
     let (mut switch, _, _) = two_ports(2, true);
     let refused = |switch: &mut Switch, from, bucket, to| {
         let moved = switch.datapath.move_bucket(from, bucket, to);

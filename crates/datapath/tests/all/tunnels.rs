@@ -218,7 +218,7 @@ fn moves_wait_for_packets_that_are_held() {
 
 /// For every kind of tunnel, a packet that is sent back comes out as it went in.
 #[test]
-fn what_goes_through_a_tunnel_comes_back() {
+fn a_packet_sent_through_a_tunnel_and_back_is_unchanged() {
     for kind in TunnelKind::ALL {
         if kind == TunnelKind::Ip6Gre {
             continue;
@@ -636,7 +636,7 @@ fn packets_wait_for_a_neighbour() {
 
 /// Packets for no tunnel port, malformed ones, and those for the host itself.
 #[test]
-fn what_comes_for_no_tunnel_is_counted_or_the_hosts() {
+fn packets_for_no_tunnel_are_counted_or_go_to_the_host() {
     let mut bed = Bed::new();
     bed.underlay(true);
     let vxlan = TunnelKind::Vxlan { gbp: false };
@@ -764,7 +764,7 @@ fn long_packets_leave_and_come_in_fragments() {
 
 /// Packets with "do not fragment" leave unchanged, for the underlay's port to judge.
 #[test]
-fn what_is_not_to_be_fragmented_is_not() {
+fn packets_with_do_not_fragment_are_not_fragmented() {
     let bed = Bed::with_vxlan(true);
     let long = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
         .ipv4(0x0a01_0101, 0x0a01_0102)

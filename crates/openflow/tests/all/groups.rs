@@ -205,7 +205,7 @@ fn refused(body: &str) -> Option<Error> {
 
 /// The errors of 1.5.1 section 7.3.4.3, as Open vSwitch gives them.
 #[test]
-fn what_is_wrong_has_its_error() {
+fn invalid_group_mods_have_the_specified_errors() {
     let method = |name: &str, rest: &str| {
         let mut text: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
         text.push_str(&"00".repeat(16 - name.len()));

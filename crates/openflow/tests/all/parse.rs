@@ -113,7 +113,7 @@ fn rules_are_read_as_ovs_ofctl_reads_them() {
 }
 
 #[test]
-fn what_dump_flows_prints_is_a_rule() {
+fn lines_of_dump_flows_are_parsed_as_rules() {
     let line = " cookie=0x5, duration=3.123s, table=4, n_packets=3, n_bytes=9, idle_timeout=7, hard_timeout=9, send_flow_rem priority=77,tcp,in_port=\"eth0\" actions=output:\"veth-1,2\"";
     let names = |name: &str| match name {
         "eth0" => Some(3),

@@ -1447,7 +1447,7 @@ proptest! {
     }
 
     #[test]
-    fn everything_else((version, message) in select(vec![Version::V1_0, Version::V1_2, Version::V1_3, Version::V1_4, Version::V1_5])
+    fn other_messages((version, message) in select(vec![Version::V1_0, Version::V1_2, Version::V1_3, Version::V1_4, Version::V1_5])
         .prop_flat_map(|version| (Just(version), plain(version))))
     {
         same(version, &message)?;

@@ -234,7 +234,7 @@ async fn the_replica_follows_and_links_are_resolved() {
 }
 
 #[tokio::test]
-async fn what_is_written_arrives_and_does_not_echo() {
+async fn own_writes_reach_the_server_and_cause_no_event() {
     let server = Server::start();
     server.vsctl(&["add-br", "br0"]);
     let (client, mut events) = ovsdb::client::connect(server.config());
@@ -403,7 +403,7 @@ async fn one_client_at_a_time_has_the_lock() {
 }
 
 #[tokio::test]
-async fn it_reconnects_when_the_server_comes_back() {
+async fn the_client_reconnects_when_the_server_comes_back() {
     let mut server = Server::start();
     server.vsctl(&["add-br", "br0"]);
     let mut config = server.config();

@@ -198,7 +198,7 @@ proptest! {
 }
 
 #[test]
-fn what_nobody_wants_passes_in_order() {
+fn fragments_of_unwanted_datagrams_pass_in_order() {
     let fragments = cut(&packet(false, 0, 0, 5, &[1; 100]), 60);
     let [first, second, third] = &fragments[..] else {
         panic!("{fragments:?}");
@@ -217,7 +217,7 @@ fn what_nobody_wants_passes_in_order() {
 }
 
 #[test]
-fn what_waits_is_bounded_and_ends() {
+fn waiting_fragments_are_bounded_and_expire() {
     let limits = Limits {
         packets: 4,
         packets_of_one: 3,
@@ -299,7 +299,7 @@ fn congestion_is_joined_as_linux_does() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn malformed_fragments_are_refused() {
     let refused = |frame: &HeapFrame| Fragment::read(&mut frame.clone());
     let good = fragment(1, 8, true, &[0; 8]);
     assert!(matches!(refused(&good), Ok(Some(_))));
@@ -355,7 +355,7 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn what_is_not_to_be_cut_is_not() {
+fn packets_that_must_not_be_fragmented_are_refused() {
     let error = |bytes: &[u8], mtu| Fragments::new(HeapFrame::new(bytes), mtu, 0).err();
     let whole = packet(false, 0, 0, 1, &[0; 100]);
     assert_eq!(error(&whole, 27), Some(CutError::Mtu));

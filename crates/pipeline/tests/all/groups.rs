@@ -77,7 +77,7 @@ fn groups_are_added_changed_and_deleted() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn invalid_group_mods_are_refused() {
     let mut switch = Switch::new();
     let with_weight = |weight| Bucket {
         weight,

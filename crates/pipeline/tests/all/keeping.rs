@@ -117,7 +117,7 @@ fn a_monitor_filters_by_what_a_rule_does_and_did() {
 }
 
 #[test]
-fn what_a_pause_missed_is_told_after_it() {
+fn monitor_updates_missed_during_a_pause_are_sent_after_it() {
     let mut switch = Switch::new();
     for number in 1..5 {
         switch.mod13(add(in_port(number), number as u16)).unwrap();

@@ -533,7 +533,7 @@ fn play_all(case: impl Fn(u64) -> Vec<Step>) -> (usize, Tally) {
 }
 
 #[test]
-fn what_packets_teach_is_what_the_actions_say() {
+fn learned_rules_equal_those_of_the_reference() {
     let (cases, all) = play_cases(one_by_one);
     if cases >= 100 {
         assert!(all.taught > all.packets / 20, "{} rules", all.taught);
@@ -708,7 +708,7 @@ fn a_flapping_rule_is_changed_at_a_bounded_rate() {
 /// Packets of a port may ask for so many rules and no more while the worker is pressed; those
 /// beyond go on at once, and other ports have rates of their own.
 #[test]
-fn who_asks_for_too_many_rules_goes_on_without() {
+fn packets_beyond_the_rate_of_learn_requests_are_not_held() {
     use program::exec::{ASKED_AT_ONCE, ASKED_PER_MS};
     let mut walker = Walker::new();
     let learn = Action::Learn(Box::new(common::learning::learn_source(3, 0)));
@@ -881,7 +881,7 @@ fn packets_go_on_without_an_answer() {
 
 /// `delete_learned` counts the rules with the learn action, also when a batch is rolled back.
 #[test]
-fn what_was_taught_goes_with_the_last_that_taught_it() {
+fn learned_rules_are_deleted_with_the_last_rule_that_learns_them() {
     let mut walker = Walker::new();
     let mut learn = common::learning::learn_source(3, 0);
     (learn.delete_learned, learn.cookie) = (true, 0x77);

@@ -271,7 +271,7 @@ fn some_actions(random: &mut Random, depth: u32) -> Vec<Action> {
 /// Packet by packet as time passes: the same effects as in the reference, exact counts, and a named
 /// drop for each packet that a meter drops.
 #[test]
-fn what_passes_is_what_passes_in_the_reference() {
+fn metered_packets_have_the_effects_of_the_reference() {
     let (mut passed, mut dropped, mut changed) = (0, 0, 0);
     for seed in 1..=150 {
         let mut random = Random((seed * 0x9e37_79b9) | 1);

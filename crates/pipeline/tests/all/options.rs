@@ -184,7 +184,7 @@ fn long_options_lie_side_by_side() {
 }
 
 #[test]
-fn what_rules_name_stays_mapped() {
+fn options_named_by_rules_stay_mapped() {
     let field = Field::of_tunnel_option(0);
     let part = Subfield {
         field,

@@ -382,7 +382,7 @@ fn many(switch: &mut Switch, rules: u32, change: impl Fn(&mut FlowMod)) {
 /// A rule counts until the moment from which packets no longer meet it, and controllers are told
 /// the final count.
 #[test]
-fn what_is_counted_before_the_end_is_told() {
+fn flow_removed_has_the_final_counters() {
     let mut switch = Switch::new();
     many(&mut switch, 1000, |rule| rule.flags.send_flow_rem = true);
     let now = switch.clock();
@@ -426,7 +426,7 @@ fn what_is_counted_before_the_end_is_told() {
 /// However many rules are due, each call removes a bounded number and reports that more are due,
 /// until all are gone.
 #[test]
-fn all_that_is_due_goes_in_slices() {
+fn expired_rules_are_removed_in_slices() {
     let mut switch = Switch::new();
     let rules = 3 * pipeline::EXPIRE_MAX as u32 + 7;
     many(&mut switch, rules, |rule| rule.idle_timeout = 1);

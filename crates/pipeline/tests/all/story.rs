@@ -115,7 +115,7 @@ fn carries_out() -> Surroundings<'static> {
 /// Bits that were not looked at may have any value: the same rules are met. And recording a story
 /// changes nothing.
 #[test]
-fn what_was_not_looked_at_does_not_matter() {
+fn wildcarded_bits_of_a_story_do_not_change_the_path() {
     for seed in 0..150_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         (0..4).for_each(|_| _ = random.next());
@@ -180,7 +180,7 @@ fn fragment(place: u16) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_enqueued_leaves_with_its_queue() {
+fn enqueue_shows_the_queue() {
     let mut switch = Switch::new();
     let rule = with(add(fields(&[]), 5), |rule| {
         rule.instructions = apply(&actions("enqueue:2:7,output:3")).into();
@@ -276,7 +276,7 @@ fn learned_rules_are_told_where_somebody_makes_them() {
 /// A trace that only reports does not go beyond a pause, which a controller would have to end, and
 /// learns no rules.
 #[test]
-fn what_is_only_told_stops_at_a_pause_and_teaches_nothing() {
+fn a_trace_without_side_effects_stops_at_a_pause_and_learns_nothing() {
     let mut switch = Switch::new();
     let list = "learn(table=1,limit=9,result_dst=NXM_NX_REG0[1],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[]),\
                 pop:NXM_NX_REG1[],controller(pause),output:2";

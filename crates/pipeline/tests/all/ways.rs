@@ -165,7 +165,7 @@ fn a_modify_makes_a_part_of_a_rule_and_a_rule_of_a_part() {
 }
 
 #[test]
-fn what_cannot_be_chosen_from_is_refused() {
+fn invalid_multipath_and_bundle_actions_are_refused() {
     let to = |field, bits| Subfield {
         field,
         start: 0,

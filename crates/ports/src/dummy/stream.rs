@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_does_not_take_is_dropped_and_counted() {
+    fn frames_that_the_peer_does_not_read_are_dropped_and_counted() {
         let (streams, mut peer, path) = opened("dummy-stream-full", Box::new(|_| {}));
         for _ in 0..20_000 {
             streams.send(&[0; 1000]);

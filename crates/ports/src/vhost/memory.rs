@@ -287,7 +287,7 @@ mod tests {
 
     /// The kernel may give the address of an old mapping to a new one.
     #[test]
-    fn what_a_guest_has_taken_back_is_not_held_against_the_next() {
+    fn memory_that_a_guest_took_back_does_not_affect_the_next_guest() {
         fault::install();
         let size = 0x12_3000u64;
         let list = [region(0, size, 0, 0)];

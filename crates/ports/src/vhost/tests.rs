@@ -114,7 +114,7 @@ fn an_announcement_is_a_reverse_arp_request_of_the_guest() {
 /// A sender waits at the gate while another guest connects, which does not accept partial checksums
 /// and takes shorter frames.
 #[test]
-fn what_a_guest_takes_is_asked_inside_the_gate() {
+fn features_of_the_guest_are_read_inside_the_gate() {
     let port = Arc::new(Shared::new(Box::new([]), 1518));
     port.ring_changed(0, 0, true);
     port.arrive(0, feature::GUEST_CSUM);

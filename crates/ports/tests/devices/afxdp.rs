@@ -41,7 +41,7 @@ fn frames_go_both_ways_past_the_stack() {
 }
 
 #[test]
-fn what_it_cannot_do_is_refused() {
+fn unsupported_af_xdp_modes_are_refused() {
     own_namespace();
     veth("va", "vb", 1500);
     let error = |name: &str, mode| {

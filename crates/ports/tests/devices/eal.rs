@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 
 #[test]
-fn it_starts_once_and_leaves_no_files() {
+fn the_eal_starts_once_and_leaves_no_files() {
     let first = eal();
     assert!(!first.huge_pages());
     assert!(ports::eal::version().starts_with("DPDK "));
@@ -17,7 +17,7 @@ fn it_starts_once_and_leaves_no_files() {
 }
 
 #[test]
-fn its_thread_leaves_no_trace_in_others() {
+fn the_eal_does_not_change_affinity_or_signals_of_other_threads() {
     eal();
     // SAFETY: plain memory of the sizes given.
     let (cpus, blocked) = unsafe {

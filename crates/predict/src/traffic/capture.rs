@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_captures_have_an_error() {
         let bytes = file([&[7; 60][..]].into_iter());
         assert_eq!(frames(b"PK"), Err("not a pcap file"));
         assert_eq!(frames(&bytes[..20]), Err("not a capture of Ethernet"));

@@ -81,7 +81,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nothing_is_said_where_nobody_watches_or_nothing_left() {
+    fn a_queue_that_is_not_watched_or_sent_nothing_has_no_figures() {
         let watch = Watch::new(2);
         let mut look = Look::default();
         assert_eq!(look.again(&watch, 0), None);

@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_watched() {
+    fn the_number_of_watched_queues_is_bounded() {
         let watch = Watch::new(MAX_WATCHED + 10);
         assert!(watch.seen(0).is_none());
         assert!((0..MAX_WATCHED).all(|at| watch.ask(at)));

@@ -70,7 +70,7 @@ proptest! {
     /// Twice the rate is offered for a second, after the burst is used up: the rate passes, within
     /// 0.5 percent and a packet.
     #[test]
-    fn what_passes_in_a_second_is_the_rate(
+    fn the_rate_passes_in_a_second(
         rate in prop_oneof![Just(1_u32), Just(u32::MAX), 1..100_u32, 1..=100_000_u32, any::<u32>()],
         packets in any::<bool>(),
         bytes in 60..9000_u64,

@@ -168,7 +168,7 @@ fn queues_police_first_and_the_port_after() {
 }
 
 #[test]
-fn what_stays_of_a_policer_keeps_its_tokens() {
+fn buckets_that_do_not_change_keep_their_tokens() {
     let spec = |port, third| PolicerSpec::Queues {
         port,
         queues: vec![(0, bursts(500, 0)), (3, third)],

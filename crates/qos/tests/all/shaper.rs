@@ -256,7 +256,7 @@ fn a_bounded_queue_that_borrows_uses_what_it_gets() {
 }
 
 #[test]
-fn what_was_slow_once_does_not_keep_bursts_out_for_ever() {
+fn one_slow_departure_does_not_refuse_bursts_for_ever() {
     let mut queue = QueueSpec::new(0, 0, 1_000_000_000);
     queue.max_latency_ns = Some(2_000_000);
     let mut shaper = Shaper::new(&port(1_000_000_000, [queue]), 0).expect("a port that can be");
@@ -421,7 +421,7 @@ fn another_shape_loses_no_packet_and_keeps_the_order_of_flows() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn errors_of_port_specs_name_port_or_queue() {
     let good = || {
         port(
             1_000_000_000,

@@ -29,7 +29,7 @@ fn share_of_packets(run: &Outcome, core: usize) -> f64 {
 }
 
 #[test]
-fn all_are_equal_at_64_bytes() {
+fn no_mode_loses_frames_of_64_bytes() {
     for mode in [paper::DEFAULT, Mode::Rss, Mode::Adaptive] {
         for run in two_flows(Size::Small, mode) {
             for flow in &run.flows {

@@ -217,7 +217,7 @@ mod tests {
 
     /// What tunnels drop is part of exactly one sum, so that none is forgotten when one is added.
     #[test]
-    fn what_tunnels_drop_is_in_one_sum() {
+    fn each_tunnel_drop_counter_is_in_one_sum() {
         let tunnels = (DropReason::NAMES.iter()).filter(|name| name.starts_with("tunnel_"));
         for name in tunnels {
             let name = format!("drop_{name}");

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_shown_from_where_it_is() {
+    fn syntax_errors_show_the_rest_of_the_text() {
         let error = |text| Flow::parse(text).unwrap_err();
         assert_eq!(error("zz"), "syntax error at zz");
         assert_eq!(

@@ -1058,7 +1058,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_by_row() {
+    fn problems_are_reported_by_row() {
         let mut row = bridge("br0", vec![port(interface("p"))]);
         row.stp_enable = true;
         row.exporters = vec!["netflow"];

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_is_told() {
+    fn options_without_effect_are_reported() {
         assert_eq!(read_one("smc-enable", "true").1, 1);
         assert_eq!(read_one("smc-enable", "false").1, 0);
     }

@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_planned_again() {
+    fn a_failed_step_is_planned_again() {
         let mut daemon = Daemon {
             broken: Some("p".into()),
             ..Daemon::default()

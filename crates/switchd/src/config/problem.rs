@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_and_what_is_misspelt() {
+    fn unsupported_and_misspelt_options_are_reported() {
         let told = |key: &str, value: &str| {
             let map = Strings::from([(key.to_owned(), value.to_owned())]);
             let mut problems = Problems::default();

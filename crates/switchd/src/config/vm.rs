@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said_with_its_key() {
+    fn invalid_vm_ids_are_reported_with_key_and_value() {
         for id in ["0", "4095", "-1", "web"] {
             let (vm, said) = read(&[("vm-id", id)]);
             assert_eq!((vm, said.len()), (None, 1), "{id}");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_message_holds_is_not_written_to_its_end() {
+    fn rules_too_long_for_a_message_are_skipped_in_bounded_slices() {
         // 64 KiB in 1.5, 2.5 MB in 1.0.
         let (each, lost) = slices(&rule(vec![sparse(); 1600]), 100);
         assert_eq!(lost, 100);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_goes_in_order_as_there_is_room() {
+    async fn waiting_flow_removed_messages_are_sent_in_order() {
         let session = session();
         for byte in 0..40 {
             session.tell_removals(&messages(byte, 100_000));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_and_lost_messages_are_counted() {
+    async fn waiting_flow_removed_messages_are_bounded_and_losses_counted() {
         let session = session();
         let some = messages(1, 1 << 20);
         let (waited, lost) = (WAITED.total(), LOST.total());

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_goes_when_the_limit_has_gone() {
+    async fn waiting_packet_ins_are_sent_when_the_limit_is_removed() {
         let live = Live::new(Duration::ZERO, 1);
         live.rate.set(20);
         live.burst.set(2);

@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remotes_share_is_there_once() {
+    fn rules_that_remotes_share_exist_once() {
         let two = remotes(&["10.1.1.1:6653", "10.1.1.1:6654"]);
         assert_eq!(rules(None, &BTreeSet::new(), &two).len(), 2 + 2 * 2);
         let local = Some(Mac([2, 0, 0, 0, 0, 1]));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_connected_to_by_ip_has_rules() {
+    fn only_remotes_connected_by_ip_have_rules() {
         let targets = [
             "tcp:10.1.1.1",
             "ssl:10.1.1.1:12",

@@ -698,7 +698,7 @@ mod tests {
 
     /// The thread was away for longer than the detection time, while workers went on.
     #[test]
-    fn what_waits_is_heard_before_a_session_expires() {
+    fn received_messages_are_processed_before_sessions_expire() {
         let bed = Bed::new(400);
         bed.turn(START);
         let hear = |state, flags| {

@@ -390,7 +390,7 @@ async fn the_daemon_that_has_the_lock_configures_and_the_next_keeps_its_numbers(
 /// A server whose schema refuses a port number as large as the local port's and lacks the datapath
 /// version: everything else is written, and the number once the schema is the usual one.
 #[tokio::test]
-async fn what_a_schema_refuses_holds_up_nothing_else_and_is_written_when_the_schema_changes() {
+async fn values_refused_by_the_schema_are_written_when_the_schema_changes() {
     let server = Server::with_schema(|schema| {
         let tables = &mut schema["tables"];
         tables["Interface"]["columns"]["ofport"]["type"]["key"] =

@@ -927,7 +927,7 @@ fn nothing_behind_a_barrier_is_done_before_it_is_answered() {
 }
 
 #[test]
-fn what_is_read_together_is_published_together() {
+fn messages_read_together_are_published_together() {
     let bridge = Bridge::start();
     let mut controller = bridge.manage(Version::V1_3);
     let many: Vec<u8> = (0..500)
@@ -1079,7 +1079,7 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
 }
 
 #[test]
-fn what_meets_no_rule_goes_whole_to_whom_an_old_version_promises_it() {
+fn controllers_before_1_3_get_whole_packets_that_match_no_rule() {
     let bridge = Bridge::start();
     let config = |miss_send_len| {
         Message::SetConfig(openflow::message::SwitchConfig {

@@ -105,7 +105,7 @@ struct Row {
 
 proptest! {
     #[test]
-    fn they_age_as_a_list(steps in proptest::collection::vec((step(), 0u64..20), 0..80)) {
+    fn neighbours_age_as_in_a_list(steps in proptest::collection::vec((step(), 0u64..20), 0..80)) {
         const MOST: usize = 4;
         let mut all = Neighbours::with_limit(MOST);
         let mut list: Vec<Row> = Vec::new();

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_comes_twice_is_refused() {
+    fn options_that_are_too_long_or_repeated_are_refused() {
         let error = |bytes: &[u8]| read_fields(bytes, Strictness::Rule, false).err();
         let one = [0, 1, 0x50, 1, 5];
         assert_eq!(error(&[one, one].concat()), Some(Error::DuplicateField));

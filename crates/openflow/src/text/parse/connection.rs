@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_ct_actions_are_refused() {
         for text in [
             "ct(force)",
             "ct(table=255)",

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_of_groups_name_the_word() {
         let error = |text: &str| group(text, &no_names).unwrap_err().to_string();
         assert_eq!(error("type=all"), "must specify a group_id");
         assert_eq!(error("group_id=1"), "must specify a type");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_of_meters_name_the_word() {
         let error = |text: &str| meter(text).unwrap_err().to_string();
         assert_eq!(error("pktps"), "must specify a meter");
         assert_eq!(error("meter=1,color"), "unknown keyword color");

@@ -171,7 +171,7 @@ fn the_first_label_says_what_it_carries() {
 }
 
 #[test]
-fn what_comes_out_of_a_label_can_be_edited() {
+fn packets_with_a_popped_mpls_label_can_be_edited() {
     let icmp =
         |builder: Builder, kind| builder.ipv4(1, 2).icmp(kind, 0, 0).payload(&[1; 8]).bytes();
     let plain = || Builder::ethernet([1; 6], [2; 6]);

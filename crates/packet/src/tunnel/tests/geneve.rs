@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(500)))]
 
     #[test]
-    fn what_goes_out_comes_in(
+    fn options_that_are_sent_are_received_unchanged(
         map in maps(),
         (present, garbage) in any::<(u64, u64)>(),
         bodies in proptest::collection::vec(any::<u8>(), 144),

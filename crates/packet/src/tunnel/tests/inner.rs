@@ -250,7 +250,7 @@ fn addresses() -> impl Strategy<Value = Option<Addresses>> {
 
 proptest! {
     #[test]
-    fn what_a_key_is_told_it_tells(
+    fn tunnel_metadata_written_to_a_key_is_read_back(
         addresses in addresses(),
         id: u64,
         flags in 0..16u16,

@@ -304,7 +304,7 @@ fn other_gtpu_messages_keep_their_headers() {
 }
 
 #[test]
-fn what_has_no_header() {
+fn invalid_header_specs_are_refused() {
     let error = |spec: HeaderSpec| Header::new(&spec).err();
     let new = HeaderSpec::new;
     assert_eq!(error(new(TunnelKind::Gre, V6)), Some(SpecError::Addresses));
@@ -423,7 +423,7 @@ fn an_outer_checksum_is_right_whatever_the_inner_one_is() {
 }
 
 #[test]
-fn what_is_known_of_checksums_is_said() {
+fn verified_outer_checksums_are_reported() {
     let push = |spec: HeaderSpec, checksum_valid: bool| {
         let mut frame = frame(&plain(), &[]);
         frame.set_offload(Offload {

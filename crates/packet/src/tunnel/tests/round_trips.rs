@@ -358,7 +358,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(2000)))]
 
     #[test]
-    fn what_goes_in_comes_out(
+    fn encapsulated_packets_come_out_unchanged(
         case in cases(),
         padding in 0..20usize,
         cuts in proptest::collection::vec(any::<usize>(), 0..5),

@@ -447,7 +447,7 @@ bridge("br0")
     }
 
     #[test]
-    fn what_a_flow_does_not_have_is_left_out() {
+    fn fields_that_a_flow_lacks_are_left_out() {
         let mut key = FlowKey::ZERO;
         key.set_u16(at::VLAN_TCI, 5);
         key.set_u16(at::TUN_FLAGS, 1);

@@ -288,7 +288,7 @@ fn a_tunnel_carries_what_its_kind_can() {
 }
 
 #[test]
-fn nothing_is_sent_in_clear_that_is_to_be_encrypted() {
+fn tunnels_with_ipsec_options_are_refused() {
     for key in ["psk", "remote_cert", "remote_name"] {
         let error = refused("gre", &[("remote_ip", "10.0.0.2"), (key, "x")]);
         let text = format!("t: options:{key} asks for IPsec, which is not supported yet");
@@ -297,7 +297,7 @@ fn nothing_is_sent_in_clear_that_is_to_be_encrypted() {
 }
 
 #[test]
-fn what_is_not_obeyed_is_told() {
+fn unknown_tunnel_options_are_reported() {
     let (_, problems) = with("vxlan", &[("foo", "bar"), ("erspan_ver", "1")]);
     assert_eq!(
         problems,

@@ -180,7 +180,7 @@ fn one_value_that_is_refused_waits_and_nothing_else_does() {
 
 /// One hour with turns whenever they are due, and every half second for something else.
 #[test]
-fn what_is_refused_is_tried_more_and_more_seldom_and_at_once_when_it_changes() {
+fn refused_values_are_retried_with_backoff_and_at_once_when_they_change() {
     let (mut server, mut writeback, start) = (small_mtu(), Writeback::default(), Instant::now());
     let mut tried = Vec::new();
     for turn in 0..7200_u32 {
@@ -312,7 +312,7 @@ fn numbers_of_other_ports_come_before_the_sign_that_they_are_there() {
 }
 
 #[test]
-fn what_is_refused_at_the_commit_is_found_too() {
+fn values_refused_at_commit_are_found() {
     // Two rows may not have the same MTU, unless it is 1500: an index.
     let mut server = Server::new(|_, _, _, _| None);
     server.at_commit = Box::new(|contents| {
@@ -412,7 +412,7 @@ fn counters_that_are_refused_are_tried_seldom_although_they_change() {
 /// A transaction that was not answered in time may still take effect, so the database may no longer
 /// hold the previous values.
 #[test]
-fn what_may_have_happened_is_written_again() {
+fn values_of_an_unanswered_transaction_are_written_again() {
     let (mut writeback, now) = (Writeback::default(), Instant::now());
     let values = say(&writeback, 1, 7, |_, _| {});
     small_mtu().take(&mut writeback, values, now);
@@ -431,7 +431,7 @@ proptest! {
     /// Whatever a server refuses, in the end it has everything else, and it never gets `cur_cfg`
     /// before the port numbers and errors that it accepts.
     #[test]
-    fn all_but_what_is_refused_is_written(
+    fn everything_but_refused_values_is_written(
         refused in prop::collection::btree_set((0..40_u16, 0..5_usize), 0..60),
         refuses_sign in prop::bool::weighted(0.1),
         steps in prop::collection::vec((1..40_u16, 0..3_u64, 0..2000_u64), 1..8),
