@@ -2,11 +2,11 @@
 //! it.
 
 use anyhow::{Context, Result, bail};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -74,52 +74,34 @@ pub fn socket_in(directory: &Path) -> Result<PathBuf> {
     Ok(directory.join(format!("ovs-vswitchd.{pid}.ctl")))
 }
 
+/// Longest path of a socket, in bytes: `sun_path` without the zero that ends it.
+const SOCKET_PATH_MAX: usize = 107;
+
 /// Connects within [`PATIENCE`], which the standard library cannot do: connecting to a daemon that
 /// no longer accepts connections would block.
 fn connect_within(path: &Path) -> io::Result<UnixStream> {
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    // The path must end with a zero. A longer one is reached by its directory's descriptor.
+    // A longer path is reached by its directory's descriptor.
     let mut directory = None;
     let mut path = std::borrow::Cow::Borrowed(path);
-    if path.as_os_str().len() >= address.sun_path.len()
+    if path.as_os_str().len() > SOCKET_PATH_MAX
         && let (Some(parent), Some(name)) = (path.parent(), path.file_name())
     {
         let parent = directory.insert(std::fs::File::open(parent)?);
         let short = format!("/proc/self/fd/{}", parent.as_raw_fd());
         path = Path::new(&short).join(name).into();
     }
-    let bytes = path.as_os_str().as_bytes();
-    if bytes.len() >= address.sun_path.len() {
-        let text = format!("a path of more than {} bytes", address.sun_path.len() - 1);
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        let text = format!("a path of more than {SOCKET_PATH_MAX} bytes");
         return Err(io::Error::new(ErrorKind::InvalidInput, text));
     }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    // SAFETY: plain values.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor has just been created and has no other owner.
-    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let address = SocketAddrUnix::new(&*path)?;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let stream = UnixStream::from(socket_with(family, kind, SocketFlags::CLOEXEC, None)?);
     stream.set_read_timeout(Some(PATIENCE))?;
     // This also limits the time to connect.
     stream.set_write_timeout(Some(PATIENCE))?;
-    // SAFETY: the address is readable for its size.
-    let code = unsafe {
-        libc::connect(
-            stream.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
-        )
-    };
-    match code {
-        0 => Ok(stream),
-        _ => Err(io::Error::last_os_error()),
-    }
+    rustix::net::connect(&stream, &address)?;
+    Ok(stream)
 }
 
 /// Returns a socket's error in words for people.

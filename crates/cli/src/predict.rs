@@ -22,6 +22,7 @@ use ::predict::traffic::Traffic;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 use ports::{Policed, Ports};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use scratch::Scratch;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -279,16 +280,9 @@ fn traffic(
 
 /// Returns the processor to measure on: one that this process may use.
 fn processor(asked: Option<usize>) -> Result<usize> {
-    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes at most the given size;
-    // pid 0 is the calling thread.
-    let allowed = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    };
-    let count = libc::CPU_SETSIZE as usize;
-    // SAFETY: `cpu` is below the size of the set.
-    let may = |cpu: usize| cpu < count && unsafe { libc::CPU_ISSET(cpu, &allowed) };
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    let count = CpuSet::MAX_CPU;
+    let may = |cpu: usize| cpu < count && allowed.is_set(cpu);
     match asked {
         Some(cpu) if may(cpu) => Ok(cpu),
         Some(cpu) => bail!("--cpu {cpu}: not a processor that this command may use"),

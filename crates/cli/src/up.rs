@@ -5,9 +5,10 @@ use crate::appctl::{Appctl, socket_in};
 use crate::output::{errln, outln};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Flock, FlockType, Pid, Signal, fcntl_getlk, kill_process};
 use std::fs;
 use std::io::{IsTerminal, Read, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -70,14 +71,8 @@ fn run(command: &mut Command) -> Result<String> {
 /// in the file alone may belong to another process by now.
 pub(crate) fn alive(pidfile: &Path) -> Option<i32> {
     let file = fs::File::open(pidfile).ok()?;
-    // SAFETY: `flock` is plain data, and all zeros is one of its values.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: the descriptor is open and the pointer is to a live `flock`.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) };
-    (asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short && lock.l_pid > 0)
-        .then_some(lock.l_pid)
+    let held = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
+    Some(held.pid?.as_raw_pid()).filter(|pid| *pid > 0)
 }
 
 /// Fails if it cannot be determined whether a switch runs, which differs from knowing that none
@@ -125,9 +120,7 @@ pub(crate) fn alone_in(directory: &Path) -> Result<fs::File> {
     let shown = directory.display();
     let file = fs::File::open(directory).with_context(|| format!("{shown}"))?;
     let deadline = Instant::now() + OTHERS_PATIENCE;
-    // SAFETY: the descriptor is open; flock has no memory effects.
-    while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-        let error = std::io::Error::last_os_error();
+    while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
         if error.kind() != std::io::ErrorKind::WouldBlock {
             // A file system without locks: better without than not at all.
             break;
@@ -426,9 +419,11 @@ pub(crate) fn stop(pidfile: &Path) -> Result<()> {
     let Some(pid) = alive(pidfile) else {
         return Ok(());
     };
-    // SAFETY: kill has no memory effects; the process is the one that wrote the pidfile.
-    if unsafe { libc::kill(pid, libc::SIGTERM) } != 0 {
-        let error = std::io::Error::last_os_error();
+    // The process is the one that wrote the pidfile.
+    if let Some(process) = Pid::from_raw(pid)
+        && let Err(error) = kill_process(process, Signal::TERM)
+    {
+        let error = std::io::Error::from(error);
         let hint = match error.kind() {
             std::io::ErrorKind::PermissionDenied => "; are you root?",
             _ => "",

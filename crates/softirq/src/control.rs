@@ -7,10 +7,10 @@ use crate::clock::now_ns;
 use crate::key::{MatchError, parse_match};
 use crate::session::{EntryRequest, Session, SessionError};
 use crate::vms::VmLocation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -390,31 +390,12 @@ pub fn check_free(directory: &Path, device: &str) -> Result<(), Error> {
 /// Connects to a socket, within a time limit: the connection waits while the listener's queue is
 /// full, and fails with `WouldBlock` at the limit.
 fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
-    // SAFETY: plain data, of which zeros are a value.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let bytes = path.as_os_str().as_bytes();
-    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
-        return Err(io::ErrorKind::InvalidFilename.into());
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    // SAFETY: takes numbers only.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and belongs to nobody else.
-    let stream = unsafe { UnixStream::from_raw_fd(fd) };
+    let address = SocketAddrUnix::new(path)?;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let stream = UnixStream::from(socket_with(family, kind, SocketFlags::CLOEXEC, None)?);
     stream.set_write_timeout(Some(limit))?;
-    let length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address lives through the call and has this length; its path ends in a zero.
-    let result = unsafe { libc::connect(fd, std::ptr::from_ref(&address).cast(), length) };
-    match result {
-        0 => Ok(stream),
-        _ => Err(io::Error::last_os_error()),
-    }
+    rustix::net::connect(&stream, &address)?;
+    Ok(stream)
 }
 
 /// Creates the socket, and replaces one on which nobody listens.
@@ -495,8 +476,7 @@ pub enum End {
 /// Errors of the kernel.
 pub fn serve(session: &mut Session, server: &mut Server, owner: &Owner<'_>) -> Result<End, Error> {
     // Busy tasks must not delay the rankings. If the priority is refused, they may.
-    // SAFETY: the call takes numbers only; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
+    let _ = rustix::process::setpriority_process(None, -10);
     let Server {
         listener, clients, ..
     } = server;
@@ -663,8 +643,8 @@ mod tests {
         let server = listen(&directory, "x").unwrap();
         assert!(check_free(&directory, "x").is_err());
         assert!(check_free(&directory, "y").is_ok());
-        // SAFETY: the descriptor is open; the call makes its queue as short as can be.
-        assert_eq!(unsafe { libc::listen(server.listener.as_raw_fd(), 0) }, 0);
+        // Makes its queue as short as can be.
+        rustix::net::listen(&server.listener, 0).unwrap();
         let path = socket_path(&directory, "x");
         let soon = Duration::from_millis(10);
         let mut waiting = Vec::new();

@@ -7,6 +7,7 @@
 use crate::clock::now_ns;
 use crate::layout::{BUCKETS, CPUMAP, Core, IDLE, IRQ, SOFTIRQ, TASK};
 use crate::program::Program;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::HashMap;
 use steer::cores::Load;
 
@@ -144,13 +145,10 @@ pub fn visit(cpus: &[u32]) {
     let cpus = cpus.to_vec();
     std::thread::spawn(move || {
         for cpu in cpus {
-            // SAFETY: the set is plain data, and zeros are the empty set; the calls only read it.
-            unsafe {
-                let mut set: libc::cpu_set_t = std::mem::zeroed();
-                libc::CPU_SET(cpu as usize, &mut set);
-                // Fails for a processor that has gone offline.
-                libc::sched_setaffinity(0, size_of_val(&set), &set);
-            }
+            let mut set = CpuSet::new();
+            set.set(cpu as usize);
+            // Fails for a processor that has gone offline.
+            let _ = sched_setaffinity(None, &set);
             std::thread::yield_now();
         }
     });
