@@ -8,7 +8,7 @@
 //! Input: records of [`RECORD`] bytes, see [`Record::read`].
 #![no_main]
 
-use conntrack::fragments::{Fragments, LEAST_MINIMUM, OVERDUE_MS, Outcome, Place};
+use conntrack::fragments::{Fragments, LEAST_MINIMUM, OVERDUE_MS, Outcome, ReassemblyContext};
 use conntrack::{Request, Tracker, state};
 use libfuzzer_sys::fuzz_target;
 use packet::checksum::ipv4_header;
@@ -28,7 +28,7 @@ struct Record {
     /// Whether its payload begins with a UDP header that fits so many bytes.
     is_long: bool,
     house: u8,
-    place: Place,
+    place: ReassemblyContext,
     holder: u64,
     offset: u16,
     id: u8,
@@ -51,7 +51,7 @@ impl Record {
             more: flags & 2 != 0,
             is_long: flags & 4 != 0,
             house: flags >> 4,
-            place: Place {
+            place: ReassemblyContext {
                 bridge: (place & 1).into(),
                 pass: (place >> 1 & 1).into(),
                 zone: (place >> 2 & 1).into(),

@@ -690,19 +690,28 @@ mod tests {
     fn bad_options_are_named() {
         for (words, wanted) in [
             ("--to dpdk:a --step 2=50", "--pps"),
-            ("--to dpdk:a --pps 9 --step 2", "--step 2: must be SECONDS=RATE"),
+            (
+                "--to dpdk:a --pps 9 --step 2",
+                "--step 2: must be SECONDS=RATE",
+            ),
             ("", "a SPEC, or --to or --from"),
             ("--to eth0", "--to eth0: must be KIND:NAME"),
             ("--to tap:x", "there are virtio-user"),
             ("--from interface:", "the name is missing"),
             ("--to dpdk:a --size big", "--size big: must be a number"),
             ("--to dpdk:a --order zipf", "--order zipf: must be in-turn"),
-            ("--to dpdk:a --by udp_dst=x", "--by udp_dst=x: must be FIELD=VALUES"),
+            (
+                "--to dpdk:a --by udp_dst=x",
+                "--by udp_dst=x: must be FIELD=VALUES",
+            ),
             ("x.yaml --to dpdk:a", "cannot be used with"),
             ("--to dpdk:a --burst 3", "--pps"),
             ("--to dpdk:a --miss 0.5", "--rules"),
             ("--to dpdk:a --rules r --by udp_dst", "cannot be used with"),
-            ("--to dpdk:a --order pareto:1", "--order pareto:1: must be in-turn"),
+            (
+                "--to dpdk:a --order pareto:1",
+                "--order pareto:1: must be in-turn",
+            ),
             ("/does/not/exist.yaml", "/does/not/exist.yaml"),
         ] {
             let told = format!("{:#}", spec(words).unwrap_err());

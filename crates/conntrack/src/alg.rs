@@ -21,7 +21,7 @@ pub(crate) use rewrite::rewrite;
 
 use crate::connection::{Conn, Protocol};
 use crate::counters::Counter;
-use crate::extract::{Kind, Packet};
+use crate::extract::{Packet, PacketProtocol};
 use crate::key::{Key, from_ip, to_ip};
 use crate::nat::Direction;
 use crate::request::{Helper, Request, Tracked};
@@ -151,7 +151,7 @@ impl Conn {
     /// one that has been translated are as they are received.
     pub fn as_sent(&self, packet: &Packet, reply: bool, translated: bool) -> Option<Packet> {
         let control = self.relations.as_ref()?.control.as_ref()?;
-        let Kind::Tcp(segment) = packet.kind else {
+        let PacketProtocol::Tcp(segment) = packet.kind else {
             return None;
         };
         let (own, other) = control.streams(reply);
@@ -164,7 +164,7 @@ impl Conn {
             sent.acknowledgement = other.back(segment.acknowledgement);
         }
         Some(Packet {
-            kind: Kind::Tcp(sent),
+            kind: PacketProtocol::Tcp(sent),
             ..*packet
         })
     }
@@ -266,7 +266,7 @@ impl Tracker {
         translates: bool,
     ) -> Helped {
         match (conn.helper, job.packet.kind) {
-            (Some(Helper::Tftp), Kind::Other) if !reply => {
+            (Some(Helper::Tftp), PacketProtocol::Other) if !reply => {
                 let mut operation = [0; 2];
                 let is_request =
                     job.frame.transport(8, &mut operation) && matches!(operation, [0, 1 | 2]);
@@ -285,7 +285,7 @@ impl Tracker {
                 }
                 Helped::default()
             }
-            (Some(Helper::Ftp), Kind::Tcp(segment)) => {
+            (Some(Helper::Ftp), PacketProtocol::Tcp(segment)) => {
                 self.help_ftp(conn, reply, job, &segment, fresh, translates)
             }
             _ => Helped::default(),

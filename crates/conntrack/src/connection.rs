@@ -2,7 +2,7 @@
 
 use crate::alg::Relations;
 use crate::established::{Content, NO_LINE, Short};
-use crate::extract::{Kind, Packet};
+use crate::extract::{Packet, PacketProtocol};
 use crate::key::{Key, UDP};
 use crate::nat::{Direction, Inner, Translation};
 use crate::request::{Helper, Request};
@@ -90,9 +90,9 @@ impl Conn {
     /// Begins a connection with its first packet.
     pub fn new(packet: &Packet, reply: Key, request: &Request<'_>) -> Conn {
         let protocol = match packet.kind {
-            Kind::Tcp(segment) => Protocol::Tcp(tcp::begin(&segment)),
-            Kind::Icmp => Protocol::Icmp(Traffic::First),
-            Kind::Other => Protocol::Other(Traffic::First),
+            PacketProtocol::Tcp(segment) => Protocol::Tcp(tcp::begin(&segment)),
+            PacketProtocol::Icmp => Protocol::Icmp(Traffic::First),
+            PacketProtocol::Other => Protocol::Other(Traffic::First),
         };
         Conn {
             original: packet.key,
@@ -196,7 +196,7 @@ impl Conn {
     /// Whether a packet has only bytes that were not sent before.
     pub fn is_fresh(&self, packet: &Packet, reply: bool) -> bool {
         match (&self.protocol, &packet.kind) {
-            (Protocol::Tcp(sides), Kind::Tcp(segment)) => {
+            (Protocol::Tcp(sides), PacketProtocol::Tcp(segment)) => {
                 let ahead = segment
                     .sequence
                     .wrapping_sub(sides[usize::from(reply)].sent());
@@ -216,7 +216,7 @@ impl Conn {
         now_ms: u64,
     ) -> (Update, Option<u64>) {
         let (update, timeout) = match (&mut self.protocol, &packet.kind) {
-            (Protocol::Tcp(sides), Kind::Tcp(segment)) => {
+            (Protocol::Tcp(sides), PacketProtocol::Tcp(segment)) => {
                 match tcp::step(sides, usize::from(reply), segment, check_sequence) {
                     Step::Valid(timeout) => (Update::Established, timeout),
                     Step::Again(timeout) => (Update::New, Some(timeout)),

@@ -2,7 +2,7 @@
 
 use crate::connection::Conn;
 use crate::counters::Counter;
-use crate::extract::{Kind, is_icmp_request};
+use crate::extract::{PacketProtocol, is_icmp_request};
 use crate::key::Key;
 use crate::nat::{self, Translation};
 use crate::request::Tracked;
@@ -36,12 +36,12 @@ impl Tracker {
             Some(Counter::InvalidUnrelated)
         } else {
             match &packet.kind {
-                Kind::Tcp(segment) => {
+                PacketProtocol::Tcp(segment) => {
                     (!tcp::may_begin(segment)).then_some(Counter::InvalidTcpFlags)
                 }
-                Kind::Icmp => (!is_icmp_request(packet.key.v6, packet.key.kinds[0]))
+                PacketProtocol::Icmp => (!is_icmp_request(packet.key.v6, packet.key.kinds[0]))
                     .then_some(Counter::InvalidBeginning),
-                Kind::Other => None,
+                PacketProtocol::Other => None,
             }
         };
         if let Some(reason) = refusal {
@@ -73,7 +73,8 @@ impl Tracker {
         }
         // A connection may be evicted for a SYN, but only once it is certain that it is added.
         let mut counted = self.reserve();
-        let may_evict = matches!(&packet.kind, Kind::Tcp(segment) if tcp::is_syn(segment));
+        let may_evict =
+            matches!(&packet.kind, PacketProtocol::Tcp(segment) if tcp::is_syn(segment));
         if !counted && !may_evict {
             self.zone_counts.release(zone);
             self.counters.add(Counter::RefusedFull);

@@ -399,7 +399,7 @@ impl Sides {
 /// line's number plus one; 0 is no entry.
 #[derive(Debug, FromZeros, KnownLayout)]
 #[repr(C, align(64))]
-struct Bucket([AtomicU64; WAYS]);
+struct HashBucket([AtomicU64; WAYS]);
 
 /// A block of lines. Only TCP has sides, only translated connections have a tuple of replies, and
 /// only those over IPv6 have addresses beside the line.
@@ -435,7 +435,7 @@ pub(crate) struct Established {
     blocks: Box<[OnceLock<Block>]>,
     /// Lines that shards have taken.
     taken: AtomicU32,
-    index: Box<[OnceLock<Box<[Bucket]>>]>,
+    index: Box<[OnceLock<Box<[HashBucket]>>]>,
     /// Buckets in use, as a power of two.
     size: AtomicU32,
     /// Entries of connections that have a line.
@@ -553,7 +553,7 @@ impl Established {
     }
 
     #[inline(always)]
-    fn bucket(&self, place: u32) -> Option<&Bucket> {
+    fn bucket(&self, place: u32) -> Option<&HashBucket> {
         let part = self.index.get((place >> PART) as usize)?.get()?;
         part.get(place as usize & ((1 << PART) - 1))
     }
@@ -635,7 +635,7 @@ impl Established {
             return;
         };
         let part = part.get_or_init(|| zeroed(1 << PART));
-        let Some(Bucket(ways)) = part.get(place as usize & ((1 << PART) - 1)) else {
+        let Some(HashBucket(ways)) = part.get(place as usize & ((1 << PART) - 1)) else {
             return;
         };
         let new = entry(hash, line);
@@ -667,7 +667,7 @@ impl Established {
         self.withdraw(number);
         self.count.add(0, (hashes.count() as u64).wrapping_neg());
         hashes.each(|hash| {
-            let Some(Bucket(ways)) = self.bucket(self.place(hash)) else {
+            let Some(HashBucket(ways)) = self.bucket(self.place(hash)) else {
                 return;
             };
             let old = entry(hash, number);
@@ -702,7 +702,7 @@ impl Established {
     /// there is none.
     #[inline(always)]
     pub fn find(&self, hash: u64, tcp: bool) -> u32 {
-        let Some(Bucket(ways)) = self.bucket(self.place(hash)) else {
+        let Some(HashBucket(ways)) = self.bucket(self.place(hash)) else {
             return NO_LINE;
         };
         for way in in_order(ways, hash) {

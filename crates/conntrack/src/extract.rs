@@ -10,7 +10,7 @@ use packet::parse::Layers;
 
 /// What a packet is to its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum PacketProtocol {
     Tcp(Segment),
     Icmp,
     Other,
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Packet {
     pub key: Key,
-    pub kind: Kind,
+    pub kind: PacketProtocol,
     /// Whether it is an ICMP error; then `key` is the reverse of that of the packet it quotes.
     pub related: bool,
 }
@@ -243,8 +243,8 @@ fn packet_of<F: Frame>(short: Short, frame: &F, layers: &Layers) -> Option<Packe
 #[inline]
 fn packet_with<F: Frame>(key: Key, frame: &F, layers: &Layers) -> Option<Packet> {
     let kind = match key.protocol {
-        TCP => Kind::Tcp(segment(frame, layers)?),
-        _ => Kind::Other,
+        TCP => PacketProtocol::Tcp(segment(frame, layers)?),
+        _ => PacketProtocol::Other,
     };
     Some(Packet {
         key,
@@ -350,7 +350,7 @@ fn extract_any<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Result<Packet
             key.ports = [0; 2];
             Ok(Packet {
                 key,
-                kind: Kind::Other,
+                kind: PacketProtocol::Other,
                 related: false,
             })
         }
@@ -405,7 +405,12 @@ impl<F: Frame> Transport<'_, F> {
         }
     }
 
-    fn with_ports(&self, mut key: Key, header: &[u8], kind: Kind) -> Result<Packet, Counter> {
+    fn with_ports(
+        &self,
+        mut key: Key,
+        header: &[u8],
+        kind: PacketProtocol,
+    ) -> Result<Packet, Counter> {
         let ports = [be16(header, 0), be16(header, 2)].map(Option::unwrap_or_default);
         if ports.contains(&0) {
             return Err(Counter::InvalidTransport);
@@ -445,7 +450,7 @@ impl<F: Frame> Transport<'_, F> {
             length: (self.size() - length) as u32,
             scale,
         };
-        self.with_ports(key, &header, Kind::Tcp(segment))
+        self.with_ports(key, &header, PacketProtocol::Tcp(segment))
     }
 
     fn udp(&self, key: Key) -> Result<Packet, Counter> {
@@ -460,7 +465,7 @@ impl<F: Frame> Transport<'_, F> {
             // Only IPv4 has packets without a checksum.
             return Err(Counter::InvalidTransportChecksum);
         }
-        self.with_ports(key, &header, Kind::Other)
+        self.with_ports(key, &header, PacketProtocol::Other)
     }
 
     fn sctp(&self, key: Key) -> Result<Packet, Counter> {
@@ -469,7 +474,7 @@ impl<F: Frame> Transport<'_, F> {
         if !self.is_trusted() && checksum::sctp(self.frame, self.l4, self.end) != sum {
             return Err(Counter::InvalidTransportChecksum);
         }
-        self.with_ports(key, &header, Kind::Other)
+        self.with_ports(key, &header, PacketProtocol::Other)
     }
 
     fn icmp(&self, mut key: Key) -> Result<Packet, Counter> {
@@ -479,7 +484,7 @@ impl<F: Frame> Transport<'_, F> {
             set_icmp(&mut key, &header, other)?;
             return Ok(Packet {
                 key,
-                kind: Kind::Icmp,
+                kind: PacketProtocol::Icmp,
                 related: false,
             });
         }
@@ -528,7 +533,7 @@ impl<F: Frame> Transport<'_, F> {
         }
         Ok(Packet {
             key: key.reversed(),
-            kind: Kind::Icmp,
+            kind: PacketProtocol::Icmp,
             related: true,
         })
     }

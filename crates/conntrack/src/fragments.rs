@@ -10,9 +10,9 @@
 //! finds their datagram whole.)
 //!
 //! What may be held is bounded in fragments and in buffers. Where the room is used up, whoever has
-//! most of it makes room for the others ([`Place`] and holder are the caller's), so a flood of
-//! first fragments by one port costs others nothing but a search in a tree. The last fragment of a
-//! datagram needs no room.
+//! most of it makes room for the others ([`ReassemblyContext`] and holder are the caller's), so a
+//! flood of first fragments by one port costs others nothing but a search in a tree. The last
+//! fragment of a datagram needs no room.
 
 use packet::fragment::{Datagram, Fragment};
 use packet::keyed::Keyed;
@@ -39,7 +39,7 @@ const IPV4_PACKET_MAX: u32 = 65_535;
 
 /// Where a fragment waits. Only those that wait in the same place are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Place {
+pub struct ReassemblyContext {
     /// The bridge, by any number.
     pub bridge: u32,
     /// How often the fragment has been looked up behind the tracker, as Open vSwitch's
@@ -132,7 +132,7 @@ pub struct Status {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfRange;
 
-type Key = (Datagram, Place);
+type Key = (Datagram, ReassemblyContext);
 
 struct Piece<T> {
     fragment: Fragment,
@@ -204,7 +204,7 @@ impl<T> Fragments<T> {
     pub fn offer(
         &mut self,
         fragment: &Fragment,
-        place: Place,
+        place: ReassemblyContext,
         holder: u64,
         buffers: u32,
         now_ms: u64,
@@ -222,7 +222,7 @@ impl<T> Fragments<T> {
     fn admit(
         &mut self,
         fragment: &Fragment,
-        place: Place,
+        place: ReassemblyContext,
         holder: u64,
         buffers: u32,
         now_ms: u64,
@@ -322,7 +322,7 @@ impl<T> Fragments<T> {
     fn add(
         &mut self,
         fragment: &Fragment,
-        place: Place,
+        place: ReassemblyContext,
         buffers: u32,
         held: T,
         ended: &mut Vec<T>,

@@ -2,7 +2,8 @@
 //! limits. Nothing is lost.
 
 use conntrack::fragments::{
-    Counts, Fragments, LEAST_MINIMUM, MOST, OVERDUE_MS, Outcome, Place, Refused, Status, TIMEOUT_MS,
+    Counts, Fragments, LEAST_MINIMUM, MOST, OVERDUE_MS, Outcome, ReassemblyContext, Refused,
+    Status, TIMEOUT_MS,
 };
 use packet::HeapFrame;
 use packet::checksum::ipv4_header;
@@ -83,7 +84,7 @@ impl Said {
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     said: Said,
-    place: Place,
+    place: ReassemblyContext,
     buffers: u32,
     number: u32,
     /// Of the first of its datagram: who holds it, its number and when it expires.
@@ -133,7 +134,7 @@ impl Reference {
     fn offer(
         &mut self,
         said: Said,
-        place: Place,
+        place: ReassemblyContext,
         holder: u64,
         buffers: u32,
         number: u32,
@@ -264,7 +265,7 @@ impl Reference {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Offer(Said, Place, u64, u32),
+    Offer(Said, ReassemblyContext, u64, u32),
     /// The fragments of a datagram, in the order of the second list as far as it goes.
     Datagram(Said, Vec<u16>, Vec<prop::sample::Index>, u64),
     Wait(u64),
@@ -303,8 +304,12 @@ fn said() -> impl Strategy<Value = Said> {
         .prop_filter("too long", |said| said.end() <= 65_535)
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    (0..2_u32, 0..2_u32, 0..2_u16).prop_map(|(bridge, pass, zone)| Place { bridge, pass, zone })
+fn place() -> impl Strategy<Value = ReassemblyContext> {
+    (0..2_u32, 0..2_u32, 0..2_u16).prop_map(|(bridge, pass, zone)| ReassemblyContext {
+        bridge,
+        pass,
+        zone,
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -365,7 +370,7 @@ impl Both {
         }
     }
 
-    fn offer(&mut self, said: Said, place: Place, holder: u64, buffers: u32) {
+    fn offer(&mut self, said: Said, place: ReassemblyContext, holder: u64, buffers: u32) {
         self.numbers += 1;
         let number = self.numbers;
         let (fragment, _) = said.read();
@@ -432,7 +437,7 @@ impl Both {
                 for index in order {
                     if !pieces.is_empty() {
                         let piece = pieces.swap_remove(index.index(pieces.len()));
-                        self.offer(piece, Place::default(), holder, 1);
+                        self.offer(piece, ReassemblyContext::default(), holder, 1);
                     }
                 }
             }
@@ -533,9 +538,14 @@ fn whoever_has_most_gives_way() {
     table.set_most(10).unwrap();
     let mut offer = |said: Said, holder: u64| {
         let (fragment, _) = said.read();
-        table.offer(&fragment, Place::default(), holder, 1, 0, || {
-            (holder, said.source)
-        })
+        table.offer(
+            &fragment,
+            ReassemblyContext::default(),
+            holder,
+            1,
+            0,
+            || (holder, said.source),
+        )
     };
     for source in 0..10 {
         assert_eq!(offer(piece(source, 0, true), 1).outcome, Outcome::Held);
@@ -572,7 +582,7 @@ fn what_is_joined_is_what_was_cut() {
         let mut whole = None;
         for at in [2, 0, 1] {
             let (fragment, frame) = pieces[at].read();
-            let offer = table.offer(&fragment, Place::default(), 0, 1, 0, || frame);
+            let offer = table.offer(&fragment, ReassemblyContext::default(), 0, 1, 0, || frame);
             if let Outcome::Whole(all) = offer.outcome {
                 whole = Some(all);
             }
@@ -608,7 +618,7 @@ fn lines_are_those_of_open_vswitch() {
         ..piece(2, 1400, true)
     };
     for said in [piece(1, 0, true), piece(1, 2400, false), v6] {
-        let place = Place {
+        let place = ReassemblyContext {
             bridge: 5,
             pass: 0,
             zone: 3,

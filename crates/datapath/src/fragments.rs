@@ -3,7 +3,7 @@
 //! and nobody keeps it for longer than one fragment's search and the freezing of its walk, or what
 //! a turn lets expire.
 
-use conntrack::fragments::{Fragments, OutOfRange, Outcome, Place, Status};
+use conntrack::fragments::{Fragments, OutOfRange, Outcome, ReassemblyContext, Status};
 use conntrack::{Tracked, Tracker, state};
 use packet::fragment::{self, Fragment};
 use packet::{FlowKey, Frame, HeapFrame, WordSet, parse};
@@ -66,7 +66,7 @@ impl<F: Frame> Table<F> {
         now_ms: u64,
         park: impl FnOnce() -> Held<F>,
     ) -> (Taken<F>, Vec<Held<F>>) {
-        let place = Place {
+        let place = ReassemblyContext {
             bridge,
             pass: arrived.pass.into(),
             zone: arrived.request.zone,

@@ -102,7 +102,7 @@ impl Bucket {
 
 /// How a group chooses buckets.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum Selection {
     /// Every bucket: one step for each.
     Every(Box<[Op]>),
     /// The first live bucket.
@@ -118,7 +118,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub struct Group {
     pub(crate) number: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: Selection,
     pub(crate) counter: CounterId,
     /// First epoch in which it holds.
     pub(crate) added: Epoch,
@@ -132,7 +132,7 @@ pub struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(number: u32, counter: CounterId, kind: Kind) -> Group {
+    pub(crate) fn new(number: u32, counter: CounterId, kind: Selection) -> Group {
         Group {
             number,
             kind,
@@ -149,12 +149,12 @@ impl Group {
         let steps = buckets
             .into_iter()
             .map(|bucket| Op::Bucket(Arc::new(bucket)));
-        Group::new(number, counter, Kind::Every(steps.collect()))
+        Group::new(number, counter, Selection::Every(steps.collect()))
     }
 
     /// Creates a group that runs its first live bucket (fast failover).
     pub fn first_live(number: u32, counter: CounterId, buckets: Vec<Bucket>) -> Group {
-        Group::new(number, counter, Kind::FirstLive(buckets.into()))
+        Group::new(number, counter, Selection::FirstLive(buckets.into()))
     }
 
     /// Creates a group that runs the bucket chosen by the selector (select).
@@ -164,7 +164,7 @@ impl Group {
         buckets: Vec<Bucket>,
         selector: Selector,
     ) -> Group {
-        let kind = Kind::Selected {
+        let kind = Selection::Selected {
             buckets: buckets.into(),
             selector,
         };
@@ -178,11 +178,11 @@ impl Group {
                 .fold(WordSet::EMPTY, |set, bucket| set.union(bucket.words()))
         };
         match &self.kind {
-            Kind::Every(steps) => steps
+            Selection::Every(steps) => steps
                 .iter()
                 .fold(WordSet::EMPTY, |set, op| set.union(op.words())),
-            Kind::FirstLive(buckets) => of(buckets),
-            Kind::Selected { buckets, selector } => of(buckets).union(selector.hash.words()),
+            Selection::FirstLive(buckets) => of(buckets),
+            Selection::Selected { buckets, selector } => of(buckets).union(selector.hash.words()),
         }
     }
 }

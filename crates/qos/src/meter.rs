@@ -51,7 +51,7 @@ impl BandSpec {
 
 /// Result of metering a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum MeterOutcome {
     /// The packet passes.
     Pass,
     /// The packet is dropped.
@@ -131,7 +131,7 @@ impl Meter {
     }
 
     /// Meters and counts a packet of `bytes`.
-    pub fn police(&self, bytes: u64, now_ns: u64) -> Verdict {
+    pub fn police(&self, bytes: u64, now_ns: u64) -> MeterOutcome {
         self.met.add(bytes);
         let tokens = match self.unit {
             Unit::Kilobits => bytes * 8,
@@ -146,12 +146,12 @@ impl Meter {
             }
         }
         let Some(band) = acting else {
-            return Verdict::Pass;
+            return MeterOutcome::Pass;
         };
         band.acted.add(bytes);
         match band.kind {
-            BandKind::Drop => Verdict::Drop,
-            BandKind::Remark(steps) => Verdict::Remark(steps),
+            BandKind::Drop => MeterOutcome::Drop,
+            BandKind::Remark(steps) => MeterOutcome::Remark(steps),
         }
     }
 

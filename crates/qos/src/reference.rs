@@ -5,7 +5,7 @@
 
 pub mod shaper;
 
-use crate::meter::{BandKind, BandSpec, Unit, Verdict};
+use crate::meter::{BandKind, BandSpec, MeterOutcome, Unit};
 
 /// One bucket.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl Meter {
     }
 
     /// Returns what happens to a packet, and which band acted.
-    pub fn police(&mut self, bytes: u64, now_ns: u64) -> (Verdict, Option<usize>) {
+    pub fn police(&mut self, bytes: u64, now_ns: u64) -> (MeterOutcome, Option<usize>) {
         let tokens = if self.unit == Unit::Kilobits {
             bytes * 8
         } else {
@@ -91,10 +91,10 @@ impl Meter {
         // The band of the highest rate; of equal ones, the first.
         exceeded.sort_by_key(|(index, spec)| (std::cmp::Reverse(spec.rate), *index));
         match exceeded.first() {
-            None => (Verdict::Pass, None),
+            None => (MeterOutcome::Pass, None),
             Some((index, spec)) => match spec.kind {
-                BandKind::Drop => (Verdict::Drop, Some(*index)),
-                BandKind::Remark(steps) => (Verdict::Remark(steps), Some(*index)),
+                BandKind::Drop => (MeterOutcome::Drop, Some(*index)),
+                BandKind::Remark(steps) => (MeterOutcome::Remark(steps), Some(*index)),
             },
         }
     }

@@ -6,7 +6,7 @@ use crate::state::meters::specs;
 use openflow::meter;
 use packet::Field;
 use packet::key::at;
-use qos::meter::{Verdict, raise_drop_precedence};
+use qos::meter::{MeterOutcome, raise_drop_precedence};
 use qos::reference::Meter;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,12 @@ impl Levels {
     }
 
     /// Applies a meter to a packet; None if there is no meter with this number.
-    pub fn police(&mut self, pipeline: &Pipeline, number: u32, bytes: usize) -> Option<Verdict> {
+    pub fn police(
+        &mut self,
+        pipeline: &Pipeline,
+        number: u32,
+        bytes: usize,
+    ) -> Option<MeterOutcome> {
         self.know(pipeline, number)?;
         let (_, level) = self.meters.get_mut(&number)?;
         Some(level.police(bytes as u64, self.now_ns).0)
@@ -51,8 +56,8 @@ impl Machine<'_> {
     /// Applies a meter to the packet, which may be dropped.
     pub(super) fn meter(&mut self, number: u32) {
         match self.police(number) {
-            Some(Verdict::Drop) => self.dead = true,
-            Some(Verdict::Remark(steps)) => {
+            Some(MeterOutcome::Drop) => self.dead = true,
+            Some(MeterOutcome::Remark(steps)) => {
                 let dscp = self.key.u8(at::IP_TOS) >> 2;
                 let raised = raise_drop_precedence(dscp, steps);
                 if raised != dscp {
@@ -60,7 +65,7 @@ impl Machine<'_> {
                     self.parse_again();
                 }
             }
-            Some(Verdict::Pass) | None => {}
+            Some(MeterOutcome::Pass) | None => {}
         }
     }
 
@@ -71,10 +76,10 @@ impl Machine<'_> {
             Some(verdict) => Some(verdict),
             None => self.police(meter::CONTROLLER),
         };
-        verdict != Some(Verdict::Drop)
+        verdict != Some(MeterOutcome::Drop)
     }
 
-    fn police(&mut self, number: u32) -> Option<Verdict> {
+    fn police(&mut self, number: u32) -> Option<MeterOutcome> {
         let bytes = self.packet.bytes().len();
         let pipeline = self.pipeline;
         self.levels.as_mut()?.police(pipeline, number, bytes)

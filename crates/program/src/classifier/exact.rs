@@ -92,13 +92,13 @@ struct Answer {
 
 /// Up to `SLOTS` rules: `N` words of each to compare, and its answer. Filled from the front.
 #[repr(C, align(64))]
-struct Bucket<const N: usize, const SLOTS: usize> {
+struct HashBucket<const N: usize, const SLOTS: usize> {
     /// Values, by word, then slot.
     values: [[u64; SLOTS]; N],
     answers: [Answer; SLOTS],
 }
 
-const _: () = assert!(size_of::<Bucket<1, 4>>() == 64 && size_of::<Bucket<2, 2>>() == 64);
+const _: () = assert!(size_of::<HashBucket<1, 4>>() == 64 && size_of::<HashBucket<2, 2>>() == 64);
 
 impl Answer {
     fn is_empty(&self) -> bool {
@@ -133,9 +133,9 @@ impl Answer {
     }
 }
 
-impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
+impl<const N: usize, const SLOTS: usize> HashBucket<N, SLOTS> {
     fn new() -> Self {
-        Bucket {
+        HashBucket {
             values: [[0; SLOTS]; N],
             answers: std::array::from_fn(|_| Answer {
                 counter: AtomicU32::new(EMPTY),
@@ -169,7 +169,7 @@ pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
     words: [(u8, u64); N],
     secret: Secret,
     /// Of the last buckets, [`RUN`] - 1 are no rule's own.
-    buckets: Box<[Bucket<N, SLOTS>]>,
+    buckets: Box<[HashBucket<N, SLOTS>]>,
     /// Summaries of the rules, by slot.
     places: Box<[RuleSummary]>,
 }
@@ -181,7 +181,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         Buckets {
             words,
             secret: Secret::draw(0),
-            buckets: (0..count).map(|_| Bucket::new()).collect(),
+            buckets: (0..count).map(|_| HashBucket::new()).collect(),
             places: (0..count * SLOTS).map(|_| RuleSummary::default()).collect(),
         }
     }

@@ -10,7 +10,7 @@
 //! keep their tokens.
 
 use super::{Color, Profile, SingleRate, TwoRates, counted};
-use crate::meter::{BandKind, BandSpec, Meter, Unit, Verdict};
+use crate::meter::{BandKind, BandSpec, Meter, MeterOutcome, Unit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
@@ -318,6 +318,6 @@ impl IngressPolicer {
         let bytes = counted(frame);
         let meters = [&self.bits, &self.packets];
         let mut meters = meters.into_iter().flatten();
-        meters.all(|meter| meter.police(bytes, now_ns) == Verdict::Pass)
+        meters.all(|meter| meter.police(bytes, now_ns) == MeterOutcome::Pass)
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use qos::bucket::{Rate, TokenBucket};
-use qos::meter::{BandKind, BandSpec, Count, Meter, Unit, Verdict};
+use qos::meter::{BandKind, BandSpec, Count, Meter, MeterOutcome, Unit};
 use qos::reference;
 
 const SECOND: u64 = 1_000_000_000;
@@ -154,7 +154,7 @@ fn threads_together_get_what_the_bucket_holds() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for now in 0..8000 {
-                    if meter.police(100, now) == Verdict::Pass {
+                    if meter.police(100, now) == MeterOutcome::Pass {
                         passed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     }
                 }
@@ -178,7 +178,7 @@ fn the_highest_rate_that_is_exceeded_acts() {
         &[band(BandKind::Remark(1), 2), band(BandKind::Drop, 4)],
         0,
     );
-    let fates: Vec<Verdict> = (0..6).map(|_| meter.police(60, 0)).collect();
-    use Verdict::*;
+    let fates: Vec<MeterOutcome> = (0..6).map(|_| meter.police(60, 0)).collect();
+    use MeterOutcome::*;
     assert_eq!(fates, [Pass, Pass, Remark(1), Remark(1), Drop, Drop]);
 }

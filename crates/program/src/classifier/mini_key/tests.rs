@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert(Kind, u32),
+    Insert(RuleMatch, u32),
     Remove(usize),
     Publish,
     Housekeep,
@@ -41,7 +41,7 @@ enum Step {
 
 /// What a rule matches.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum RuleMatch {
     Anything,
     /// A single match, so that its tuple has one value.
     Udp,
@@ -51,38 +51,38 @@ enum Kind {
     InPort(u32),
 }
 
-impl Kind {
+impl RuleMatch {
     fn matching(self) -> Match {
         let mut matching = Match::any();
-        if !matches!(self, Kind::Anything | Kind::InPort(_)) {
+        if !matches!(self, RuleMatch::Anything | RuleMatch::InPort(_)) {
             matching.set_exact(Field::EthType, 0x0800);
         }
         match self {
-            Kind::Udp | Kind::UdpPort(_) => matching.set_exact(Field::IpProto, 17),
-            Kind::TcpFrom(_) => matching.set_exact(Field::IpProto, 6),
+            RuleMatch::Udp | RuleMatch::UdpPort(_) => matching.set_exact(Field::IpProto, 17),
+            RuleMatch::TcpFrom(_) => matching.set_exact(Field::IpProto, 6),
             _ => {}
         }
         match self {
-            Kind::Anything | Kind::Udp => {}
-            Kind::UdpPort(port) => matching.set_exact(Field::UdpDst, port.into()),
-            Kind::TcpFrom(address) | Kind::From(address) => {
+            RuleMatch::Anything | RuleMatch::Udp => {}
+            RuleMatch::UdpPort(port) => matching.set_exact(Field::UdpDst, port.into()),
+            RuleMatch::TcpFrom(address) | RuleMatch::From(address) => {
                 matching.set_exact(Field::Ipv4Src, address.into());
             }
-            Kind::InPort(port) => matching.set_exact(Field::InPort, port.into()),
+            RuleMatch::InPort(port) => matching.set_exact(Field::InPort, port.into()),
         }
         matching
     }
 }
 
-fn kinds() -> impl Strategy<Value = Kind> {
+fn kinds() -> impl Strategy<Value = RuleMatch> {
     prop_oneof![
-        1 => Just(Kind::Anything),
-        1 => Just(Kind::Udp),
-        2 => Just(Kind::UdpPort(1)),
-        1 => (0..4_u16).prop_map(Kind::UdpPort),
-        4 => (0..40_u32).prop_map(Kind::TcpFrom),
-        1 => (0..6_u32).prop_map(Kind::From),
-        1 => (1..3_u32).prop_map(Kind::InPort),
+        1 => Just(RuleMatch::Anything),
+        1 => Just(RuleMatch::Udp),
+        2 => Just(RuleMatch::UdpPort(1)),
+        1 => (0..4_u16).prop_map(RuleMatch::UdpPort),
+        4 => (0..40_u32).prop_map(RuleMatch::TcpFrom),
+        1 => (0..6_u32).prop_map(RuleMatch::From),
+        1 => (1..3_u32).prop_map(RuleMatch::InPort),
     ]
 }
 
@@ -98,7 +98,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-struct Twin {
+struct Entry {
     rule: RuleRef,
     matching: Match,
     priority: u32,
@@ -193,16 +193,16 @@ proptest! {
         let bridge = Bridge::new(Arc::clone(&program));
         let mut writer = BridgeWriter::new(Arc::clone(&bridge));
         let mut reader = program.domain.reader().unwrap();
-        let mut twins: Vec<Twin> = Vec::new();
+        let mut reference: Vec<Entry> = Vec::new();
         // Enough rules for tuples; otherwise a list.
-        let first = (0..if many { 20 } else { 0 }).map(|number| Step::Insert(Kind::TcpFrom(100 + number), 3));
+        let first = (0..if many { 20 } else { 0 }).map(|number| Step::Insert(RuleMatch::TcpFrom(100 + number), 3));
         for step in first.chain(steps) {
             match step {
                 Step::Insert(kind, priority) => {
                     let matching = kind.matching();
-                    for twin in twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX && twin.matching == matching && twin.priority == priority) {
-                        twin.removed = program.domain.next();
-                        writer.remove(0, twin.rule);
+                    for entry in reference.iter_mut().filter(|entry| entry.removed == Epoch::MAX && entry.matching == matching && entry.priority == priority) {
+                        entry.removed = program.domain.next();
+                        writer.remove(0, entry.rule);
                     }
                     let spec = RuleSpec {
                         matching: matching.clone(),
@@ -212,14 +212,14 @@ proptest! {
                         cookie: 0,
                     };
                     let rule = writer.insert(0, spec);
-                    twins.push(Twin { rule, matching, priority, added: program.domain.next(), removed: Epoch::MAX });
+                    reference.push(Entry { rule, matching, priority, added: program.domain.next(), removed: Epoch::MAX });
                 }
                 Step::Remove(index) => {
-                    let alive: Vec<_> = twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX).collect();
+                    let alive: Vec<_> = reference.iter_mut().filter(|entry| entry.removed == Epoch::MAX).collect();
                     let count = alive.len();
-                    if let Some(twin) = alive.into_iter().nth(index % count.max(1)) {
-                        twin.removed = program.domain.next();
-                        writer.remove(0, twin.rule);
+                    if let Some(entry) = alive.into_iter().nth(index % count.max(1)) {
+                        entry.removed = program.domain.next();
+                        writer.remove(0, entry.rule);
                     }
                 }
                 Step::Publish => {
@@ -241,9 +241,9 @@ proptest! {
                     for (frame, found) in frames.iter_mut().zip(found) {
                         let (mut key, mut layers) = (FlowKey::ZERO, Layers::default());
                         packet::parse::parse_frame_into(frame, 1, bridge.needed(), &mut key, &mut layers);
-                        let best = twins.iter()
-                            .filter(|twin| twin.added <= epoch && epoch < twin.removed && twin.matching.matches(&key))
-                            .map(|twin| twin.priority).max();
+                        let best = reference.iter()
+                            .filter(|entry| entry.added <= epoch && epoch < entry.removed && entry.matching.matches(&key))
+                            .map(|entry| entry.priority).max();
                         prop_assert_eq!(found.map(|rule| rule.spec.priority), best);
                         if let Some(rule) = found {
                             prop_assert!(rule.spec.matching.matches(&key) && rule.holds_in(epoch));
@@ -263,8 +263,12 @@ fn a_list_whose_rules_are_replaced_keeps_its_patterns() {
     let bridge = Bridge::new(Arc::clone(&program));
     let mut writer = BridgeWriter::new(Arc::clone(&bridge));
     let mut reader = program.domain.reader().unwrap();
-    let kinds = [Kind::UdpPort(1), Kind::UdpPort(2), Kind::TcpFrom(3)];
-    let insert = |writer: &mut BridgeWriter, kind: Kind, cookie| {
+    let kinds = [
+        RuleMatch::UdpPort(1),
+        RuleMatch::UdpPort(2),
+        RuleMatch::TcpFrom(3),
+    ];
+    let insert = |writer: &mut BridgeWriter, kind: RuleMatch, cookie| {
         let spec = RuleSpec {
             matching: kind.matching(),
             priority: 1,
@@ -362,7 +366,7 @@ impl Ports {
         let writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
         let mut ports = Ports { program, writer };
         for port in 0..count {
-            ports.add(Kind::InPort(port).matching(), 10);
+            ports.add(RuleMatch::InPort(port).matching(), 10);
         }
         ports
     }
@@ -461,7 +465,7 @@ fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option
 #[test]
 fn rules_below_the_next_tuple_are_not_told_by_value() {
     let mut ports = Ports::new(100);
-    ports.add(Kind::InPort(200).matching(), 1);
+    ports.add(RuleMatch::InPort(200).matching(), 1);
     ports.add(of_kind(7), 5);
     ports.add(of_kind(8), 5);
     ports.settle();
@@ -482,7 +486,7 @@ fn rules_below_the_next_tuple_are_not_told_by_value() {
     // Most are below the next tuple.
     ports.add(of_kind(9), 10);
     for port in 1000..1200 {
-        ports.add(Kind::InPort(port).matching(), 7);
+        ports.add(RuleMatch::InPort(port).matching(), 7);
     }
     ports.settle();
     assert!(!ports.are_told());
@@ -496,7 +500,7 @@ fn rules_beside_a_tuple_of_the_same_precedence_are_told_by_value() {
     ports.add(of_kind(7), 10);
     ports.add(of_kind(8), 10);
     for port in 0..100 {
-        ports.add(Kind::InPort(port).matching(), 10);
+        ports.add(RuleMatch::InPort(port).matching(), 10);
     }
     ports.settle();
     assert!(ports.are_told());
@@ -526,7 +530,7 @@ fn rules_below_one_match_are_told_by_value() {
 fn rules_are_not_told_by_value_any_more_where_they_are_few_or_of_many_masks() {
     let mut ports = Ports::new(60);
     let more: Vec<_> = (60..70)
-        .map(|port| ports.add(Kind::InPort(port).matching(), 10))
+        .map(|port| ports.add(RuleMatch::InPort(port).matching(), 10))
         .collect();
     ports.settle();
     assert!(ports.are_told());
@@ -573,7 +577,7 @@ fn a_reader_of_an_older_epoch_asks_the_tuple() {
     ports.publish();
     let mut reader = ports.program.domain.reader().unwrap();
     let old = reader.begin();
-    ports.add(Kind::InPort(5).matching(), 20);
+    ports.add(RuleMatch::InPort(5).matching(), 20);
     ports.settle();
     assert_eq!(ports.look_up(5, 7), (Some(20), true));
     let bridge = ports.writer.bridge();
@@ -616,7 +620,7 @@ fn rules_told_by_value_change_beside_a_reader() {
         }
         let mut above = Vec::new();
         for round in 0..600_u32 {
-            let matching = Kind::InPort(round * 7 % PORTS).matching();
+            let matching = RuleMatch::InPort(round * 7 % PORTS).matching();
             above.push(ports.add(matching, 11 + round % 3));
             if above.len() > 20 {
                 let gone = above.swap_remove(round as usize % above.len());
@@ -656,7 +660,7 @@ fn rules_that_have_been_freed_are_not_told_by_value() {
 fn freed_rules_are_not_told_by_value() -> bool {
     let mut ports = Ports::new(0);
     let rules: Vec<RuleRef> = (0..200)
-        .map(|port| ports.add(Kind::InPort(port).matching(), 10))
+        .map(|port| ports.add(RuleMatch::InPort(port).matching(), 10))
         .collect();
     ports.publish();
     ports.writer.housekeep(usize::MAX);
@@ -670,9 +674,9 @@ fn freed_rules_are_not_told_by_value() -> bool {
     assert_eq!(ports.program.domain.collect(), 0, "they are freed");
     // Others reuse their memory, and one of them a value.
     for port in 1000..1008 {
-        ports.add(Kind::InPort(port).matching(), 10);
+        ports.add(RuleMatch::InPort(port).matching(), 10);
     }
-    ports.add(Kind::InPort(50).matching(), 12);
+    ports.add(RuleMatch::InPort(50).matching(), 12);
     ports.publish();
     for (port, priority) in [
         (7, None),

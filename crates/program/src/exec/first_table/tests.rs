@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// What rules match.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Kind {
+enum Matched {
     /// Ethernet destinations: one word.
     Stations,
     /// Ethernet destinations and sources: two words.
@@ -30,9 +30,9 @@ enum Kind {
 /// Rules of each table; a trie needs this many prefixes.
 const RULES: u32 = 300;
 
-impl Kind {
+impl Matched {
     fn is_ipv6(self) -> bool {
-        matches!(self, Kind::Sources | Kind::Ipv6Prefixes)
+        matches!(self, Matched::Sources | Matched::Ipv6Prefixes)
     }
 
     /// Returns the match of the rule with this number, and its precedence: longer prefixes within
@@ -45,19 +45,19 @@ impl Kind {
         let from = 0xfd << 120 | u128::from(number);
         let shorter = number.trailing_zeros().min(3);
         match self {
-            Kind::Stations | Kind::Pairs => {
+            Matched::Stations | Matched::Pairs => {
                 matching.set_bytes(at::ETH_DST + 2, &address, &[0xff; 4]);
-                if self == Kind::Pairs {
+                if self == Matched::Pairs {
                     matching.set_bytes(at::ETH_SRC + 2, &address, &[0xff; 4]);
                 }
             }
-            Kind::Sources => matching.set_exact(Field::Ipv6Src, from),
-            Kind::Ipv4Prefixes => {
+            Matched::Sources => matching.set_exact(Field::Ipv6Src, from),
+            Matched::Ipv4Prefixes => {
                 let mask = u32::MAX << shorter;
                 let address = (0x0a00_0000 | number) & mask;
                 matching.set(Field::Ipv4Src, &address.to_be_bytes(), &mask.to_be_bytes());
             }
-            Kind::Ipv6Prefixes => {
+            Matched::Ipv6Prefixes => {
                 let mask = u128::MAX << shorter;
                 let address = from & mask;
                 matching.set(Field::Ipv6Src, &address.to_be_bytes(), &mask.to_be_bytes());
@@ -105,7 +105,7 @@ fn does_more(number: u32) -> bool {
 
 /// Asks for the verdicts of packets in a table of such rules as bursts do, and checks that each is
 /// that of its rule.
-fn tells_verdicts(kind: Kind) {
+fn tells_verdicts(kind: Matched) {
     let program = Arc::new(Program::new());
     let bridge = Bridge::new(Arc::clone(&program));
     let mut writer = BridgeWriter::new(Arc::clone(&bridge));
@@ -162,11 +162,11 @@ fn tells_verdicts(kind: Kind) {
             verdicts.unwrap_or_else(|| panic!("no verdicts of {kind:?}: {description:?}"));
         for (index, number) in numbers.enumerate() {
             let verdict = match (&verdicts, kind) {
-                (VerdictsBy::OneWord(by), Kind::Stations) => by.verdict(index, &hot[index]),
-                (VerdictsBy::OneWord(by), Kind::Sources) => by.verdict(index, &keys[index]),
-                (VerdictsBy::TwoWords(by), Kind::Pairs) => by.verdict(index, &hot[index]),
-                (VerdictsBy::Routes(by), Kind::Ipv4Prefixes) => by.verdict(index, &hot[index]),
-                (VerdictsBy::Routes(by), Kind::Ipv6Prefixes) => by.verdict(index, &keys[index]),
+                (VerdictsBy::OneWord(by), Matched::Stations) => by.verdict(index, &hot[index]),
+                (VerdictsBy::OneWord(by), Matched::Sources) => by.verdict(index, &keys[index]),
+                (VerdictsBy::TwoWords(by), Matched::Pairs) => by.verdict(index, &hot[index]),
+                (VerdictsBy::Routes(by), Matched::Ipv4Prefixes) => by.verdict(index, &hot[index]),
+                (VerdictsBy::Routes(by), Matched::Ipv6Prefixes) => by.verdict(index, &keys[index]),
                 _ => panic!("not the lookup for {kind:?}"),
             };
             if does_more(number) {
@@ -187,33 +187,33 @@ fn tells_verdicts(kind: Kind) {
         }
     }
     // By chance the buckets of an exact table may have no room for a rule.
-    let is_trie = matches!(kind, Kind::Ipv4Prefixes | Kind::Ipv6Prefixes);
+    let is_trie = matches!(kind, Matched::Ipv4Prefixes | Matched::Ipv6Prefixes);
     assert!(without <= if is_trie { 0 } else { 3 }, "{kind:?} {without}");
 }
 
 #[test]
 fn stations_have_verdicts() {
-    tells_verdicts(Kind::Stations);
+    tells_verdicts(Matched::Stations);
 }
 
 #[test]
 fn pairs_of_stations_have_verdicts() {
-    tells_verdicts(Kind::Pairs);
+    tells_verdicts(Matched::Pairs);
 }
 
 #[test]
 fn sources_of_ipv6_have_verdicts() {
-    tells_verdicts(Kind::Sources);
+    tells_verdicts(Matched::Sources);
 }
 
 #[test]
 fn prefixes_of_ipv4_have_verdicts() {
-    tells_verdicts(Kind::Ipv4Prefixes);
+    tells_verdicts(Matched::Ipv4Prefixes);
 }
 
 #[test]
 fn prefixes_of_ipv6_have_verdicts() {
-    tells_verdicts(Kind::Ipv6Prefixes);
+    tells_verdicts(Matched::Ipv6Prefixes);
 }
 
 #[test]

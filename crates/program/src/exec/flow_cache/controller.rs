@@ -138,19 +138,19 @@ pub(crate) struct Plan {
 /// 2^31.
 #[derive(Clone, Copy, Default)]
 struct Sum {
-    kinds: [Kind; 32],
+    kinds: [SimilarBursts; 32],
     bursts: u32,
 }
 
 /// Bursts of similar cost per packet.
 #[derive(Clone, Copy, Default)]
-struct Kind {
+struct SimilarBursts {
     cycles: f32,
     packets: f32,
     bursts: u32,
 }
 
-impl Kind {
+impl SimilarBursts {
     fn each(&self) -> f32 {
         self.cycles / self.packets.max(1.0)
     }
@@ -176,7 +176,7 @@ impl Sum {
             before += kind.bursts;
             8 * before >= 7 * self.bursts
         });
-        let most = 4.0 * dear.map_or(0.0, Kind::each);
+        let most = 4.0 * dear.map_or(0.0, SimilarBursts::each);
         let (cycles, packets) = (self.kinds.iter()).fold((0.0, 0.0), |(cycles, packets), kind| {
             let bounded = kind.cycles.min(kind.packets * most);
             (cycles + bounded, packets + kind.packets)

@@ -7,7 +7,7 @@
 use crate::counters::CounterId;
 use crate::exec::interpreter::{Aside, Position, Steps, Walk};
 use crate::exec::interpreter::{Burst, MAX_DEPTH, MAX_RESUBMITS, Next, Pending, PendingKind};
-use crate::group::{Bucket, GroupRef, Kind, LOOKS};
+use crate::group::{Bucket, GroupRef, LOOKS, Selection};
 use crate::host::DropReason;
 use crate::host::Host;
 use packet::Frame;
@@ -29,16 +29,16 @@ impl<F: Frame> Walk<F> {
         }
         let mut looks = LOOKS;
         let (bucket, level) = match &group.kind {
-            Kind::Every(steps) => {
+            Selection::Every(steps) => {
                 self.count_at(burst, group.counter);
                 self.call(Steps::of(steps), self.at.depth, self.at.level);
                 return None;
             }
-            Kind::FirstLive(buckets) => {
+            Selection::FirstLive(buckets) => {
                 let live = |bucket: &&Bucket| is_live(burst, host, bucket, 0, &mut looks);
                 (buckets.iter().find(live), self.at.level)
             }
-            Kind::Selected { buckets, selector } => {
+            Selection::Selected { buckets, selector } => {
                 if selector.hash.is_datapaths() {
                     self.count_anew(burst);
                     self.packet_out = false; // in Open vSwitch it is received again here
@@ -202,11 +202,11 @@ fn is_live<F: Frame, H: Host<F>>(
         .and_then(|group| burst.bridge.group(group, burst.guard));
     match group.map(|group| &group.kind) {
         None => false,
-        Some(Kind::Every(steps)) => !steps.is_empty(),
-        Some(Kind::FirstLive(buckets)) => buckets
+        Some(Selection::Every(steps)) => !steps.is_empty(),
+        Some(Selection::FirstLive(buckets)) => buckets
             .iter()
             .any(|bucket| is_live(burst, host, bucket, depth + 1, looks)),
-        Some(Kind::Selected { buckets, selector }) => selector
+        Some(Selection::Selected { buckets, selector }) => selector
             .weighted()
             .any(|place| is_live(burst, host, &buckets[place], depth + 1, looks)),
     }

@@ -6,16 +6,21 @@ use crate::host::{DropReason, Host};
 use crate::meters::MeterRef;
 use packet::key::at;
 use packet::{Field, Frame, Value};
-use qos::meter::{Verdict, raise_drop_precedence};
+use qos::meter::{MeterOutcome, raise_drop_precedence};
 
 impl<F: Frame> Walk<F> {
-    fn police<H: Host<F>>(&self, burst: &Burst<'_, '_>, host: &mut H, meter: &MeterRef) -> Verdict {
+    fn police<H: Host<F>>(
+        &self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        meter: &MeterRef,
+    ) -> MeterOutcome {
         match meter.get(burst.guard) {
             Some(meter) => {
                 let bytes = self.frame.as_ref().map_or(0, Frame::len) as u64;
                 meter.police(bytes, host.now_ns())
             }
-            None => Verdict::Pass,
+            None => MeterOutcome::Pass,
         }
     }
 
@@ -28,8 +33,8 @@ impl<F: Frame> Walk<F> {
         meter: &MeterRef,
     ) -> Option<Next> {
         match self.police(burst, host, meter) {
-            Verdict::Pass => None,
-            Verdict::Remark(steps) => {
+            MeterOutcome::Pass => None,
+            MeterOutcome::Remark(steps) => {
                 let old = self.key.u8(at::IP_TOS);
                 let new = raise_drop_precedence(old >> 2, steps) << 2;
                 if new == old & 0xfc {
@@ -42,7 +47,7 @@ impl<F: Frame> Walk<F> {
                     self.fail(host, DropReason::ActionFailed)
                 }
             }
-            Verdict::Drop => self.metered_out(burst, host),
+            MeterOutcome::Drop => self.metered_out(burst, host),
         }
     }
 
@@ -86,7 +91,7 @@ impl<F: Frame> Walk<F> {
             return self.send_to_controller(burst, host, to);
         }
         match self.police(burst, host, meter) {
-            Verdict::Drop => self.packet_in_dropped(host),
+            MeterOutcome::Drop => self.packet_in_dropped(host),
             _ => self.hand_to_controller(burst, host, to),
         }
     }
@@ -97,7 +102,8 @@ impl<F: Frame> Walk<F> {
         burst: &Burst<'_, '_>,
         host: &mut H,
     ) -> bool {
-        let passes = self.police(burst, host, burst.bridge.controller_meter()) != Verdict::Drop;
+        let passes =
+            self.police(burst, host, burst.bridge.controller_meter()) != MeterOutcome::Drop;
         if !passes {
             self.packet_in_dropped(host);
         }
