@@ -17,7 +17,7 @@ use packet::fields::FIELDS;
 use packet::parse::{Malformed, parse_frame, set_vlan_limit};
 use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
 use program::Program;
-use program::actions::learn::{Answer, Learn, Part, Request, Source, Target, Verdict};
+use program::actions::learn::{Answer, Learn, Part, Request, Source, Target, LearnOutcome};
 use program::actions::multipath::{Choice, HashFields};
 use program::actions::{
     Bits, Bundle, Clause, Multipath, Op, OpList, PacketInReason, PortNo, ToController,
@@ -460,8 +460,8 @@ impl<'g> Session<'g> {
         } = request;
         let choice = answers >> (ticket % 4 * 2) & 3;
         let verdict = match choice {
-            0 | 1 => Verdict::Learned,
-            2 => Verdict::LimitReached,
+            0 | 1 => LearnOutcome::Learned,
+            2 => LearnOutcome::LimitReached,
             _ => return,
         };
         if choice == 0 && self.rules.len() < MAX_COMMANDS {

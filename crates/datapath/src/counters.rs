@@ -7,7 +7,7 @@
 use crossbeam_utils::CachePadded;
 use packet::io::{QueueDrops, TxOutcome};
 use packet::parse::Malformed;
-use program::actions::learn::Verdict;
+use program::actions::learn::LearnOutcome;
 use program::epoch::MAX_READERS;
 use program::host::Event;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -434,9 +434,9 @@ impl Cell {
     pub fn noted(&self, event: Event) {
         let which = match event {
             Event::Held => 0,
-            Event::Learned | Event::Refused(Verdict::Learned | Verdict::Known) => 1,
-            Event::Refused(Verdict::LimitReached) => 2,
-            Event::Refused(Verdict::Refused) => 3,
+            Event::Learned | Event::Refused(LearnOutcome::Learned | LearnOutcome::Known) => 1,
+            Event::Refused(LearnOutcome::LimitReached) => 2,
+            Event::Refused(LearnOutcome::Refused) => 3,
             Event::NoAnswer => 4,
             Event::AskedTooMuch => 5,
             Event::AskedTooOften => 6,

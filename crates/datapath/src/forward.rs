@@ -29,7 +29,7 @@ use program::actions::learn::{Ended, Request};
 use program::actions::{PacketInReason, PortNo, ToController};
 use program::counters::DIFFERENCES;
 use program::exec::{Arrived, Frozen, Parked};
-use program::host::{Context, DropReason as WalkDrop, Event, Host, Place};
+use program::host::{Context, DropReason as WalkDrop, Event, Host, ResumePoint};
 use stages::Stage;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -1001,8 +1001,8 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     }
 
     #[inline]
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> ResumePoint {
+        ResumePoint {
             bridge: self.bridge.id.0,
             depth: self.depth,
             received: self.received,

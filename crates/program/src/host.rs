@@ -1,6 +1,6 @@
 //! The interface through which a walk uses the datapath around it.
 
-use crate::actions::learn::{Ended, Request, Verdict};
+use crate::actions::learn::{Ended, LearnOutcome, Request};
 use crate::actions::{Op, PortNo, ToController};
 use crate::exec::suspend::fragment::{Arrived, Parked};
 use crate::exec::suspend::freeze::Frozen;
@@ -115,7 +115,7 @@ impl DropReason {
 
 /// Where a walk takes place, so that a held walk can be resumed there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct ResumePoint {
     /// The host's number for the bridge.
     pub bridge: u32,
     /// Number of patch ports passed so far.
@@ -133,7 +133,7 @@ pub enum Event {
     /// The rule that was asked for has been made.
     Learned,
     /// The rule was refused, for this reason.
-    Refused(Verdict),
+    Refused(LearnOutcome),
     /// Control did not answer in time.
     NoAnswer,
     /// Too many requests are open already; the packet goes on without its rule.
@@ -242,8 +242,8 @@ pub trait Host<F: Frame> {
     }
 
     /// Returns where the walk takes place.
-    fn place(&self) -> Place {
-        Place::default()
+    fn place(&self) -> ResumePoint {
+        ResumePoint::default()
     }
 
     /// Returns by how many bytes more than they have the packets of the current burst, or the walk

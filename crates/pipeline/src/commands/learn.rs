@@ -18,7 +18,7 @@ use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
 use openflow::port;
 use packet::Match;
 use program::actions::Bits;
-use program::actions::learn::{self, Ended, NO_COOKIE, Target, Verdict};
+use program::actions::learn::{self, Ended, LearnOutcome, NO_COOKIE, Target};
 
 /// The highest table into which a rule may be learned.
 const LAST_TABLE: u8 = 253;
@@ -172,10 +172,14 @@ impl Pipeline {
     /// Adds a rule that a packet has asked for, unless it exists already, or has been changed since
     /// the packet came. Workers see it after [`Pipeline::commit`] and the domain's next
     /// publication. A late lesson is refused when no rule teaches it any more.
-    pub fn learn(&mut self, request: &learn::Request, now: Clock) -> (Verdict, FlowModOutcome) {
+    pub fn learn(
+        &mut self,
+        request: &learn::Request,
+        now: Clock,
+    ) -> (LearnOutcome, FlowModOutcome) {
         let (learn, values) = (&*request.learn, &request.values[..]);
         if request.is_late && !self.behaviours.teach(learn) {
-            return (Verdict::Refused, FlowModOutcome::default());
+            return (LearnOutcome::Refused, FlowModOutcome::default());
         }
         let change = flow_mod(learn, values);
         let find = |pipeline: &Pipeline| {
@@ -193,20 +197,20 @@ impl Pipeline {
                 rule.handle.set_learned(fingerprint, request.seen_ms);
             }
             if does_it || rule.changed_after(request.seen_ms) {
-                return (Verdict::Known, FlowModOutcome::default());
+                return (LearnOutcome::Known, FlowModOutcome::default());
             }
         }
         if learn.limit != 0 && self.rules_of(change.table, change.cookie) >= learn.limit as usize {
-            return (Verdict::LimitReached, FlowModOutcome::default());
+            return (LearnOutcome::LimitReached, FlowModOutcome::default());
         }
         match Pipeline::flow_mod(self, &change, Version::V1_0, now) {
-            Err(_) => (Verdict::Refused, FlowModOutcome::default()),
+            Err(_) => (LearnOutcome::Refused, FlowModOutcome::default()),
             Ok(outcome) => {
                 if let Some(rule) = find(self).and_then(|id| self.store.get(id)) {
                     let fingerprint = learn.fingerprint(values);
                     rule.handle.set_learned(fingerprint, request.seen_ms);
                 }
-                (Verdict::Learned, outcome)
+                (LearnOutcome::Learned, outcome)
             }
         }
     }

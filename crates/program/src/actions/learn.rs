@@ -194,7 +194,7 @@ pub struct Request {
 
 /// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum LearnOutcome {
     /// The rule has been added or changed.
     Learned,
     /// The rule was there already, or does what a later packet or a controller has decided.
@@ -212,7 +212,7 @@ pub struct Answer {
     /// The request's ticket.
     pub ticket: u64,
     /// The outcome.
-    pub verdict: Verdict,
+    pub verdict: LearnOutcome,
     /// First epoch in which the rule holds.
     pub epoch: Epoch,
 }

@@ -6,7 +6,7 @@ use super::{Bridge, Switch};
 use datapath::learn_requests::{RequestKind, WorkerRequest};
 use openflow::Version;
 use pipeline::reference;
-use program::actions::learn::{Answer, Ended, Request, Verdict};
+use program::actions::learn::{Answer, Ended, LearnOutcome, Request};
 
 impl Switch {
     /// Carries out up to `limit` requests; returns whether there were any.
@@ -26,7 +26,7 @@ impl Switch {
             let bridge = self.bridge_by_id(bridge);
             match (kind, bridge) {
                 (RequestKind::Rule(request), Some(bridge)) if bridge.is_busy() => {
-                    let refused = self.answer(&request, Verdict::Refused);
+                    let refused = self.answer(&request, LearnOutcome::Refused);
                     let waits = bridge.request_when_idle(move |bridge| {
                         let verdict = bridge.learn(&request);
                         let switch = bridge.switch();
@@ -42,7 +42,7 @@ impl Switch {
                     answers.push((worker, self.answer(&request, verdict)));
                 }
                 (RequestKind::Rule(request), None) => {
-                    answers.push((worker, self.answer(&request, Verdict::Refused)));
+                    answers.push((worker, self.answer(&request, LearnOutcome::Refused)));
                 }
                 (RequestKind::ConnectionEnded(ended), Some(bridge)) => {
                     bridge.request_when_idle(move |bridge| {
@@ -76,7 +76,7 @@ impl Switch {
         true
     }
 
-    fn answer(&self, request: &Request, verdict: Verdict) -> Answer {
+    fn answer(&self, request: &Request, verdict: LearnOutcome) -> Answer {
         Answer {
             ticket: request.ticket,
             verdict,
@@ -123,10 +123,10 @@ impl Bridge {
         });
     }
 
-    fn learn(&self, request: &Request) -> Verdict {
+    fn learn(&self, request: &Request) -> LearnOutcome {
         let now = self.switch().now();
         let (verdict, outcome) = self.pipeline.borrow_mut().learn(request, now);
-        if verdict == Verdict::LimitReached {
+        if verdict == LearnOutcome::LimitReached {
             tracing::info!(target: "ofproto", "{}: Learn limit for flow {} reached.", self.name, request.learn.cookie);
         }
         if outcome.changed > 0 {

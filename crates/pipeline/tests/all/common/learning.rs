@@ -11,7 +11,7 @@ use program::actions::learn::{Answer, Ended, Request};
 use program::actions::{PacketInReason, ToController};
 use program::epoch::Reader;
 use program::exec::{Engine, Frozen, Thaw};
-use program::host::{Context, Place};
+use program::host::{Context, ResumePoint};
 
 /// A paused packet with its state.
 struct Paused {
@@ -32,10 +32,10 @@ struct Notes {
 }
 
 impl Outside for Notes {
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> ResumePoint {
+        ResumePoint {
             received: self.received,
-            ..Place::default()
+            ..ResumePoint::default()
         }
     }
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {

@@ -6,7 +6,7 @@ use packet::parse::{Layers, Malformed};
 use program::actions::ToController;
 use program::actions::learn::{Ended, Request};
 use program::exec::Frozen;
-use program::host::{Context, DropReason, Host, Place};
+use program::host::{Context, DropReason, Host, ResumePoint};
 
 /// A [`Host`], as far as these tests need one, that can stand behind `dyn`. What has a default
 /// here is not to happen, or does not matter, in most tests.
@@ -44,8 +44,8 @@ pub trait Outside {
         false
     }
     fn dropped(&mut self, _: DropReason) {}
-    fn place(&self) -> Place {
-        Place::default()
+    fn place(&self) -> ResumePoint {
+        ResumePoint::default()
     }
 }
 
@@ -96,7 +96,7 @@ impl Host<HeapFrame> for To<'_> {
         self.0.reads_tunnel(port)
     }
     fn malformed(&mut self, _: Malformed) {}
-    fn place(&self) -> Place {
+    fn place(&self) -> ResumePoint {
         self.0.place()
     }
     fn dropped(&mut self, reason: DropReason) {

@@ -18,7 +18,7 @@ use crate::actions::{Bits, Op, PortNo, ToController};
 use crate::counters::CounterId;
 use crate::exec::suspend::fragment::{Arrived, Parked};
 use crate::exec::suspend::freeze::Frozen;
-use crate::host::{Context, DropReason, Event, Host, Place};
+use crate::host::{Context, DropReason, Event, Host, ResumePoint};
 use crate::optimizer::unwildcarded::{TableSet, add_table};
 use crate::rule::Rule;
 use crate::table::Bridge;
@@ -262,7 +262,7 @@ impl<F: Frame, H: Host<F>> Host<F> for Recording<'_, H> {
         self.host.pause(context, to, frame, rest);
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> ResumePoint {
         self.host.place()
     }
 

@@ -14,7 +14,7 @@ use crate::burst::{LaneSet, Words};
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next};
 use crate::exec::lanes::{Arrival, Lanes};
-use crate::host::{Event, Host, Place};
+use crate::host::{Event, Host, ResumePoint};
 use crate::rule::fused::Here;
 use packet::{FlowKey, Frame};
 use std::sync::atomic::Ordering;
@@ -98,7 +98,7 @@ enum State {
 /// What is known of a step while lanes pass it.
 struct Known<'s> {
     step: &'s LaneLearn,
-    place: Place,
+    place: ResumePoint,
     /// Whether rules of the bridge have been asked for.
     are_asked: bool,
     /// Whether rules that were changed too often are to be asked for later: each packet that teaches
@@ -113,7 +113,7 @@ struct Known<'s> {
 }
 
 impl<'s> Known<'s> {
-    fn new<F: Frame>(engine: &Engine<F>, step: &'s LaneLearn, place: Place) -> Known<'s> {
+    fn new<F: Frame>(engine: &Engine<F>, step: &'s LaneLearn, place: ResumePoint) -> Known<'s> {
         let waiting = &engine.waiting_for;
         Known {
             step,

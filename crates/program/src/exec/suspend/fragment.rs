@@ -11,7 +11,7 @@ use crate::epoch::Guard;
 use crate::exec::Engine;
 use crate::exec::interpreter::{Aside, Burst, Saved, Walk};
 use crate::exec::suspend::freeze::Frozen;
-use crate::host::{DropReason, Host, Place};
+use crate::host::{DropReason, Host, ResumePoint};
 use crate::table::Bridge;
 use conntrack::{Earlier, Request, Tracked};
 use packet::fragment::Fragment;
@@ -26,7 +26,7 @@ pub struct Parked<F> {
     /// The words of the key that are filled.
     valid: WordSet,
     rest: Frozen,
-    place: Place,
+    place: ResumePoint,
     tracked: Earlier,
     recirculated: u8,
     packet_out: bool,
@@ -37,7 +37,7 @@ pub struct Parked<F> {
 
 impl<F> Parked<F> {
     /// Returns where it was.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ResumePoint {
         self.place
     }
 
@@ -106,7 +106,7 @@ impl<F: Frame> Walk<F> {
     }
 
     /// Moves the walk, or the clone that it is in, out of the burst.
-    fn leave_parked(&mut self, burst: &Burst<'_, '_>, place: Place) -> Box<Parked<F>> {
+    fn leave_parked(&mut self, burst: &Burst<'_, '_>, place: ResumePoint) -> Box<Parked<F>> {
         let frame = self.frame.take();
         // The `ct` step runs when it goes on.
         self.at.next -= 1;

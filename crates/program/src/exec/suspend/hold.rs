@@ -14,7 +14,7 @@
 //! ([`ASKED_MAX`]), walks held ([`HELD_MAX`], [`HELD_BYTES`]), and time ([`PATIENCE_MS`]), after
 //! which a walk resumes without an answer.
 
-use crate::actions::learn::{Answer, Ended, Learn, Request, Values, Verdict};
+use crate::actions::learn::{Answer, Ended, Learn, LearnOutcome, Request, Values};
 use crate::actions::{Bits, Op, OpList, PortNo};
 use crate::epoch::{Epoch, Guard, NEVER};
 use crate::exec::Engine;
@@ -22,7 +22,7 @@ use crate::exec::interpreter::{Burst, Next, Walk};
 use crate::exec::suspend::asked::{Asked, AskedRules};
 use crate::exec::suspend::flaps::{Deferred, Flaps, Named};
 use crate::exec::suspend::rates::Rates;
-use crate::host::{DropReason, Event, Host, Place};
+use crate::host::{DropReason, Event, Host, ResumePoint};
 use crate::rule::Rule;
 use crate::table::Bridge;
 use packet::key::at;
@@ -114,7 +114,7 @@ pub struct Held<F> {
     /// The epoch to resume in.
     epoch: Epoch,
     valid: WordSet,
-    place: Place,
+    place: ResumePoint,
     bytes: usize,
     longer: i32,
 }
@@ -130,7 +130,7 @@ impl<F> Held<F> {
             origin,
             epoch: 0,
             valid: WordSet::EMPTY,
-            place: Place::default(),
+            place: ResumePoint::default(),
             bytes: 0,
             longer: 0,
         }
@@ -171,7 +171,7 @@ impl<F> Held<F> {
     }
 
     /// Returns where it was.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ResumePoint {
         self.place
     }
 
@@ -314,13 +314,13 @@ impl<F> Waiting<F> {
         }
     }
 
-    fn remember(&mut self, asked: Asked, verdict: Verdict, epoch: Epoch) {
+    fn remember(&mut self, asked: Asked, verdict: LearnOutcome, epoch: Epoch) {
         if self.refusals.len() == REFUSALS {
             self.refusals.pop_front();
         }
         self.refusals.push_back(Refusal {
             learn: asked.learn,
-            values: (verdict == Verdict::Refused).then_some(asked.values),
+            values: (verdict == LearnOutcome::Refused).then_some(asked.values),
             epoch,
         });
     }
@@ -356,17 +356,17 @@ impl<F> Waiting<F> {
             if answer.is_none() {
                 noted(Event::NoAnswer);
             }
-            let learned = matches!(verdict, Some(Verdict::Learned | Verdict::Known));
+            let learned = matches!(verdict, Some(LearnOutcome::Learned | LearnOutcome::Known));
             resolved.push(Resolved {
                 ticket: asked.ticket,
                 learned,
-                new: verdict == Some(Verdict::Learned),
+                new: verdict == Some(LearnOutcome::Learned),
                 // Without an answer the current epoch, because earlier requests may have been
                 // fulfilled.
                 epoch: asked.answer.map_or(guard.epoch(), |answer| answer.epoch),
             });
             match (verdict, asked.answer) {
-                (Some(Verdict::Learned | Verdict::Known), _) => noted(Event::Learned),
+                (Some(LearnOutcome::Learned | LearnOutcome::Known), _) => noted(Event::Learned),
                 (Some(verdict), Some(answer)) => {
                     noted(Event::Refused(verdict));
                     self.remember(asked, verdict, answer.epoch);
