@@ -210,6 +210,35 @@ pub enum DropReason {
     TunnelFragmentNoMemory,
     /// Waited too long for other fragments of its packet.
     TunnelFragmentLate,
+    /// STT's header says of the inner packet's checksum and segmentation what is not so.
+    TunnelOffload,
+    // Segments of STT: `packet::fragment::Refusal`, in its order.
+    /// Could not be read.
+    TunnelSegmentBad,
+    /// Contradicts other segments of its STT frame; counts those dropped with it, too.
+    TunnelSegmentContradiction,
+    /// A duplicate.
+    TunnelSegmentTwice,
+    /// Too many segments already waited for others of their STT frames.
+    TunnelSegmentFull,
+    /// No memory to put the STT frame together.
+    TunnelSegmentNoMemory,
+    /// Waited too long for other segments of its STT frame.
+    TunnelSegmentLate,
+}
+
+impl DropReason {
+    /// Returns the reason for a refused segment of STT.
+    pub fn of_segment(refusal: packet::fragment::Refusal) -> DropReason {
+        use packet::fragment::Refusal as R;
+        match refusal {
+            R::Bad => DropReason::TunnelSegmentBad,
+            R::Contradiction => DropReason::TunnelSegmentContradiction,
+            R::Twice => DropReason::TunnelSegmentTwice,
+            R::Full => DropReason::TunnelSegmentFull,
+            R::NoMemory => DropReason::TunnelSegmentNoMemory,
+        }
+    }
 }
 
 impl From<packet::fragment::Refusal> for DropReason {
@@ -259,13 +288,14 @@ impl From<packet::tunnel::Reason> for DropReason {
             R::PartialChecksum => DropReason::TunnelPartialChecksum,
             R::Congestion => DropReason::TunnelCongestion,
             R::NoBuffer => DropReason::TunnelNoBuffer,
+            R::Offload => DropReason::TunnelOffload,
         }
     }
 }
 
 impl DropReason {
     /// Number of variants.
-    pub const COUNT: usize = DropReason::TunnelFragmentLate as usize + 1;
+    pub const COUNT: usize = DropReason::TunnelSegmentLate as usize + 1;
 
     /// Counter names, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -352,6 +382,13 @@ impl DropReason {
         "tunnel_fragment_full",
         "tunnel_fragment_no_memory",
         "tunnel_fragment_late",
+        "tunnel_offload",
+        "tunnel_segment_bad",
+        "tunnel_segment_contradiction",
+        "tunnel_segment_twice",
+        "tunnel_segment_full",
+        "tunnel_segment_no_memory",
+        "tunnel_segment_late",
     ];
 
     /// Returns the counter's name.
@@ -390,6 +427,8 @@ pub(crate) struct Cell {
     pub tunnel_fragments_sent: Count,
     /// Tunnels' packets reassembled from fragments.
     pub tunnel_reassembled: Count,
+    /// STT frames put together from segments.
+    pub tunnel_joined: Count,
     /// Frames that waited for the MAC address of a tunnel's next hop.
     pub tunnel_waited: Count,
     learning: [Count; LEARNING.len()],

@@ -4,7 +4,7 @@
 mod receive;
 mod send;
 
-pub(crate) use receive::Receivers;
+pub(crate) use receive::{Over, Receivers};
 pub(crate) use send::{Arrival, Asked, Outer, Sending};
 
 use packet::keyed::Keyed;
@@ -19,8 +19,8 @@ use underlay::{Hop, View};
 pub struct TunnelSpec {
     /// The protocol.
     pub kind: TunnelKind,
-    /// UDP destination port; 0 for protocols that are not over UDP.
-    pub udp_dst: u16,
+    /// Destination port of UDP or TCP (STT); 0 for protocols that are over neither.
+    pub dst_port: u16,
     /// The remote endpoint. None (`remote_ip=flow`): each packet's `tun_dst` or `tun_ipv6_dst`.
     pub remote: Option<IpAddr>,
     /// The local address.
@@ -50,7 +50,7 @@ impl TunnelSpec {
     pub fn new(kind: TunnelKind, remote: Option<IpAddr>) -> TunnelSpec {
         TunnelSpec {
             kind,
-            udp_dst: kind.udp_port().unwrap_or(0),
+            dst_port: kind.usual_port().unwrap_or(0),
             remote,
             local: LocalAddress::Any,
             in_key: TunnelKey::None,
@@ -129,7 +129,7 @@ impl TunnelSpec {
             eth_dst: hop.eth_dst,
             vlan: None,
             addresses,
-            udp_dst: self.udp_dst,
+            dst_port: self.dst_port,
             df: self.df,
             checksum: self.csum,
             key: match self.kind {
@@ -137,6 +137,7 @@ impl TunnelSpec {
                 _ => true,
             },
             sequence: self.sequence,
+            mtu: hop.mtu,
         })
     }
 

@@ -23,7 +23,7 @@ pub const MAX_UDP_SEGMENTS: usize = 128;
 pub const MAX_SEGMENTS: usize = 1366;
 
 /// Returns whether this many payload bytes must not be cut into segments of `size` bytes.
-fn is_refused(gso: Gso, size: u16, payload: usize) -> bool {
+pub(crate) fn is_refused(gso: Gso, size: u16, payload: usize) -> bool {
     let count = payload.div_ceil(usize::from(size).max(1));
     size == 0
         || match gso {

@@ -1,4 +1,4 @@
-//! Tunnel headers: VXLAN, Geneve, GRE, NVGRE and GTP-U, over IPv4 and IPv6.
+//! Tunnel headers: VXLAN, Geneve, GRE, NVGRE, GTP-U and STT, over IPv4 and IPv6.
 //!
 //! Pure codecs: no ports, no routes, no state. A tunnel's outer header is described by a
 //! [`TunnelInfo`], which is converted to and from the `tun_*` words of a
@@ -22,13 +22,16 @@
 //! | `nvgre` | GRE whose key is a 24-bit VSID and an 8-bit FlowID | RFC 7637 |
 //! | `gtpu` | UDP, 8 bytes with a 32-bit TEID, optional sequence number; carries bare IP | 3GPP TS 29.281 |
 //!
-//! Not supported: STT, ERSPAN and VXLAN's GPE extension.
+//! | `stt` | like TCP, 20 bytes, in each segment; 18 bytes with a 64-bit key in the first | draft-davie-stt-08 |
+//!
+//! Not supported: ERSPAN and VXLAN's GPE extension.
 
 mod decapsulate;
 mod geneve;
 mod header;
 mod info;
 mod inner;
+pub mod stt;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -62,11 +65,14 @@ pub enum TunnelKind {
     Nvgre,
     /// GTP-U version 1 over IPv4 or IPv6.
     Gtpu,
+    /// STT over IPv4 or IPv6. A frame may come in several segments: [`stt`] reads them and puts
+    /// them together.
+    Stt,
 }
 
 impl TunnelKind {
     /// Every kind.
-    pub const ALL: [TunnelKind; 7] = [
+    pub const ALL: [TunnelKind; 8] = [
         TunnelKind::Vxlan { gbp: false },
         TunnelKind::Vxlan { gbp: true },
         TunnelKind::Geneve,
@@ -74,6 +80,7 @@ impl TunnelKind {
         TunnelKind::Ip6Gre,
         TunnelKind::Nvgre,
         TunnelKind::Gtpu,
+        TunnelKind::Stt,
     ];
 
     /// Returns its name: Open vSwitch's interface type, if there is one.
@@ -85,17 +92,27 @@ impl TunnelKind {
             TunnelKind::Ip6Gre => "ip6gre",
             TunnelKind::Nvgre => "nvgre",
             TunnelKind::Gtpu => "gtpu",
+            TunnelKind::Stt => "stt",
         }
     }
 
-    /// Returns its registered UDP port; None for kinds that are not over UDP.
-    pub fn udp_port(self) -> Option<u16> {
+    /// Returns its usual destination port: of UDP, or (STT) of TCP. None for kinds over neither.
+    pub fn usual_port(self) -> Option<u16> {
         match self {
             TunnelKind::Vxlan { .. } => Some(4789),
             TunnelKind::Geneve => Some(6081),
             TunnelKind::Gtpu => Some(2152),
+            TunnelKind::Stt => Some(7471),
             TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => None,
         }
+    }
+
+    /// Returns whether it is over UDP.
+    pub fn is_udp(self) -> bool {
+        matches!(
+            self,
+            TunnelKind::Vxlan { .. } | TunnelKind::Geneve | TunnelKind::Gtpu
+        )
     }
 
     /// Returns the width of the tunnel's key, in bits.
@@ -103,6 +120,7 @@ impl TunnelKind {
         match self {
             TunnelKind::Vxlan { .. } | TunnelKind::Geneve | TunnelKind::Nvgre => 24,
             TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Gtpu => 32,
+            TunnelKind::Stt => 64,
         }
     }
 
@@ -117,7 +135,11 @@ impl TunnelKind {
 
     /// Returns the protocol number in the outer IP header.
     pub fn ip_protocol(self) -> u8 {
-        if self.udp_port().is_some() { UDP } else { GRE }
+        match self {
+            TunnelKind::Stt => TCP,
+            kind if kind.is_udp() => UDP,
+            _ => GRE,
+        }
     }
 }
 
@@ -131,6 +153,7 @@ pub enum Payload {
     Packet(u16),
 }
 
+const TCP: u8 = 6;
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 const IPV4: u16 = 0x0800;

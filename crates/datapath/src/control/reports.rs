@@ -295,6 +295,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 "tunnel_reassembled",
                 cells.sum(|cell| &cell.tunnel_reassembled),
             ),
+            ("tunnel_joined", cells.sum(|cell| &cell.tunnel_joined)),
             ("tunnel_waited", cells.sum(|cell| &cell.tunnel_waited)),
             ("mirror_frames", cells.sum(|cell| &cell.mirrored)),
             ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),

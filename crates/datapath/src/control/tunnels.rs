@@ -41,17 +41,14 @@ impl<F: Frame + 'static> Datapath<F> {
         self.underlay.view.as_ref()
     }
 
-    /// Returns the protocol and UDP port of the tunnels that would take this frame, were it sent to
+    /// Returns the protocol and port of the tunnels that would take this frame, were it sent to
     /// the local port of a bridge; its tunnel header is not checked.
     pub fn tunnels_for(&self, bridge: BridgeId, frame: &[u8]) -> Option<(TunnelKind, u16)> {
         let device = self.underlay_device(bridge)?;
         let outer = Outer::of(frame).filter(|outer| outer.is_for(&device))?;
         let receivers = &self.picture.tunnels.as_deref()?.receivers;
-        let kind = match outer.udp {
-            Some(port) => receivers.by_udp(port).next(),
-            None => receivers.by_gre().next(),
-        };
-        Some((kind?, outer.udp.unwrap_or(0)))
+        let kind = receivers.by(outer.over).next()?;
+        Some((kind, outer.over.port()))
     }
 
     /// Replaces a bridge's map between Geneve options and `tun_metadata` fields.

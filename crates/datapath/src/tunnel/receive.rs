@@ -23,11 +23,41 @@ fn family(kind: TunnelKind) -> TunnelKind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Wanted {
     family: TunnelKind,
-    udp: u16,
+    port: u16,
     key: Option<u64>,
     remote: Option<IpAddr>,
     local: Option<IpAddr>,
     carries: Carries,
+}
+
+/// What a tunnel's protocol is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Over {
+    /// UDP to this port.
+    Udp(u16),
+    /// TCP to this port (STT).
+    Tcp(u16),
+    /// IP itself: GRE.
+    Gre,
+}
+
+impl Over {
+    /// Returns what a tunnel with these options is over.
+    fn of(spec: &TunnelSpec) -> Over {
+        match spec.kind {
+            TunnelKind::Stt => Over::Tcp(spec.dst_port),
+            kind if kind.is_udp() => Over::Udp(spec.dst_port),
+            _ => Over::Gre,
+        }
+    }
+
+    /// Returns the port; 0 for GRE.
+    pub fn port(self) -> u16 {
+        match self {
+            Over::Udp(port) | Over::Tcp(port) => port,
+            Over::Gre => 0,
+        }
+    }
 }
 
 /// Combinations: key fixed or `flow`, remote endpoint fixed or `flow`, local address fixed, any or
@@ -38,10 +68,8 @@ const COMBINATIONS: usize = 2 * 2 * 3;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receivers {
     ports: [HashMap<Wanted, u32, Keyed>; COMBINATIONS],
-    /// Protocols by UDP port.
-    udp: Vec<(u16, TunnelKind)>,
-    /// Protocols over GRE.
-    gre: Vec<TunnelKind>,
+    /// Protocols by what they are over.
+    kinds: Vec<(Over, TunnelKind)>,
     count: usize,
     /// Unique to this value: a cached result is valid while it stays the same.
     pub version: u64,
@@ -72,7 +100,7 @@ impl Receivers {
         };
         let wanted = Wanted {
             family: family(spec.kind),
-            udp: spec.udp_dst,
+            port: spec.dst_port,
             key: match spec.in_key {
                 TunnelKey::None => Some(0),
                 TunnelKey::Fixed(key) => Some(key),
@@ -85,20 +113,15 @@ impl Receivers {
         let which = (usize::from(by_key) * 2 + usize::from(by_remote)) * 3 + local_way;
         // Of two ports with equal options the first gets the packets; control admits no such ports.
         self.ports[which].entry(wanted).or_insert(slot);
-        if spec.kind.udp_port().is_none() {
-            if !self.gre.contains(&spec.kind) {
-                self.gre.push(spec.kind);
-            }
-            return;
-        }
-        let same = |(udp, kind): &&mut (u16, TunnelKind)| {
-            *udp == spec.udp_dst && family(*kind) == family(spec.kind)
+        let over = Over::of(spec);
+        let same = |(other, kind): &&mut (Over, TunnelKind)| {
+            *other == over && family(*kind) == family(spec.kind)
         };
-        match self.udp.iter_mut().find(same) {
+        match self.kinds.iter_mut().find(same) {
             // The extension is read if one of the ports wants it.
             Some((_, kind)) if spec.kind == (TunnelKind::Vxlan { gbp: true }) => *kind = spec.kind,
             Some(_) => {}
-            None => self.udp.push((spec.udp_dst, spec.kind)),
+            None => self.kinds.push((over, spec.kind)),
         }
     }
 
@@ -109,26 +132,28 @@ impl Receivers {
 
     /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.udp.is_empty() && self.gre.is_empty()
+        self.kinds.is_empty()
     }
 
-    /// Returns the protocols that packets to this UDP port may be of.
+    /// Returns the protocols that packets may be of.
     #[inline]
-    pub fn by_udp(&self, port: u16) -> impl Iterator<Item = TunnelKind> {
-        let of = move |(udp, _): &&(u16, TunnelKind)| *udp == port;
-        self.udp.iter().filter(of).map(|(_, kind)| *kind)
+    pub fn by(&self, over: Over) -> impl Iterator<Item = TunnelKind> {
+        let of = move |(other, _): &&(Over, TunnelKind)| *other == over;
+        self.kinds.iter().filter(of).map(|(_, kind)| *kind)
     }
 
     /// Returns whether UDP packets may be some tunnel's.
     #[inline]
     pub fn has_udp(&self) -> bool {
-        !self.udp.is_empty()
+        let mut kinds = self.kinds.iter();
+        kinds.any(|(over, _)| matches!(over, Over::Udp(_)))
     }
 
-    /// Returns the protocols that GRE packets may be of.
+    /// Returns whether TCP packets may be some tunnel's.
     #[inline]
-    pub fn by_gre(&self) -> impl Iterator<Item = TunnelKind> {
-        self.gre.iter().copied()
+    pub fn has_tcp(&self) -> bool {
+        let mut kinds = self.kinds.iter();
+        kinds.any(|(over, _)| matches!(over, Over::Tcp(_)))
     }
 
     /// Returns the slot of the port that a packet came for.
@@ -136,7 +161,7 @@ impl Receivers {
     pub fn find(
         &self,
         kind: TunnelKind,
-        udp: u16,
+        port: u16,
         info: &TunnelInfo,
         carries: Carries,
     ) -> Option<u32> {
@@ -152,7 +177,7 @@ impl Receivers {
             let (by_key, by_remote, local_way) = (which >= 6, which / 3 % 2 == 1, which % 3);
             let wanted = Wanted {
                 family,
-                udp,
+                port,
                 key: (!by_key).then_some(info.id),
                 remote: (!by_remote).then_some(src),
                 local: (local_way == 0).then_some(dst),
@@ -242,8 +267,8 @@ mod tests {
                 ..TunnelInfo::default()
             };
             for kind in [TunnelKind::Vxlan { gbp: false }, TunnelKind::Geneve, TunnelKind::Gre] {
-                let udp = kind.udp_port().unwrap_or(0);
-                let found = receivers.find(kind, udp, &info, Carries::Frames);
+                let port = kind.usual_port().unwrap_or(0);
+                let found = receivers.find(kind, port, &info, Carries::Frames);
                 let of_kind = (0_u32..).zip(&specs).filter(|(_, spec)| spec.kind == kind);
                 let best = of_kind
                     .filter_map(|(slot, spec)| Some((rank(spec, &info)?, slot)))
@@ -258,11 +283,21 @@ mod tests {
         let gbp = TunnelSpec::new(TunnelKind::Vxlan { gbp: true }, None);
         let plain = TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, Some(address(1)));
         let gre = TunnelSpec::new(TunnelKind::Gre, None);
+        let stt = TunnelSpec {
+            dst_port: 4789,
+            ..TunnelSpec::new(TunnelKind::Stt, None)
+        };
         let receivers = Receivers::new((0..).zip([&plain, &gbp, &gre]));
-        let kinds: Vec<_> = receivers.by_udp(4789).collect();
+        assert!(receivers.has_udp() && !receivers.has_tcp());
+        let receivers = Receivers::new((0..).zip([&plain, &gbp, &gre, &stt]));
+        assert!(receivers.has_tcp());
+        let kinds: Vec<_> = receivers.by(Over::Udp(4789)).collect();
         assert_eq!(kinds, [TunnelKind::Vxlan { gbp: true }]);
-        assert_eq!(receivers.by_udp(4790).count(), 0);
-        assert_eq!(receivers.by_gre().collect::<Vec<_>>(), [TunnelKind::Gre]);
+        assert_eq!(receivers.by(Over::Udp(4790)).count(), 0);
+        assert_eq!(receivers.by(Over::Tcp(7471)).count(), 0);
+        let over = |over| receivers.by(over).collect::<Vec<_>>();
+        assert_eq!(over(Over::Tcp(4789)), [TunnelKind::Stt]);
+        assert_eq!(over(Over::Gre), [TunnelKind::Gre]);
         assert!(Receivers::default().is_empty());
     }
 }

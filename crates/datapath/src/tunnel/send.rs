@@ -13,11 +13,11 @@
 //!
 //! A packet that is sent to an underlay's local port, to its MAC address and one of its IP
 //! addresses, and that a tunnel's protocol claims loses its outer headers and comes in at the
-//! tunnel's port; fragments of such packets wait for each other ([`Reassembly`]). Workers report
-//! neighbours found in ARP and neighbour discovery there to control; such packets go to the device
-//! as well.
+//! tunnel's port; fragments of such packets wait for each other ([`Reassembly`]), and so do
+//! segments of STT ([`stt::Reassembly`]). Workers report neighbours found in ARP and neighbour
+//! discovery there to control; such packets go to the device as well.
 
-use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
+use super::{Carries, LocalAddress, OptionsOf, Over, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
 use crate::fcf;
 use crate::forward::Forward;
@@ -34,7 +34,7 @@ use packet::segment::Cut;
 use packet::tunnel::{
     Addresses, Decapsulated, GeneveOptions, Header, OptionBuffer, Payload, PerPacket, PushError,
     TunnelFlags, TunnelInfo, TunnelKind, TunnelWords, add_ethernet, decapsulate, flow_hash,
-    flow_hash_ipv4, outer_tos, outer_ttl, parse_into, parse_quick, strip_ethernet,
+    flow_hash_ipv4, outer_tos, outer_ttl, parse_into, parse_quick, strip_ethernet, stt,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::actions::PortNo;
@@ -83,9 +83,12 @@ const HEADERS_MAX: usize = 16_384;
 const READ: WordSet = WordSet::MINI_KEY.union(WordSet::of_bytes(at::IPV6_SRC, 32));
 
 const ETHERNET_LEN: usize = 14;
+/// Bytes of the smallest segments that STT is cut into.
+const STT_LEAST: u32 = packet::segment::MIN_TCP_SIZE as u32;
 /// Bits of IPv4's flags and offset that only fragments have.
 const FRAGMENT_V4: u16 = 0x3fff;
 const FRAGMENT_V6: u8 = 44;
+const TCP: u8 = 6;
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 const ICMPV6: u8 = 58;
@@ -203,8 +206,7 @@ enum Front {
 pub(crate) struct Outer {
     mac: [u8; 6],
     dst: IpAddr,
-    /// The UDP port; None for GRE.
-    pub udp: Option<u16>,
+    pub over: Over,
 }
 
 impl Outer {
@@ -250,12 +252,13 @@ impl Front {
             ARP => return Front::Neighbour,
             _ => return Front::Other,
         };
-        let udp = match protocol {
-            UDP => match head.get(l4 + 2..l4 + 4) {
-                Some(port) => Some(u16::from_be_bytes([port[0], port[1]])),
+        let over = match protocol {
+            UDP | TCP => match head.get(l4 + 2..l4 + 4) {
+                Some(port) if protocol == UDP => Over::Udp(u16::from_be_bytes([port[0], port[1]])),
+                Some(port) => Over::Tcp(u16::from_be_bytes([port[0], port[1]])),
                 None => return Front::Other,
             },
-            GRE => None,
+            GRE => Over::Gre,
             ICMPV6 if eth_type == IPV6 && head.get(l4) == Some(&ADVERTISEMENT) => {
                 return Front::Neighbour;
             }
@@ -263,7 +266,7 @@ impl Front {
         };
         let mut mac = [0; 6];
         mac.copy_from_slice(&header[..6]);
-        Front::Outer(Outer { mac, dst, udp })
+        Front::Outer(Outer { mac, dst, over })
     }
 
     #[cold]
@@ -273,7 +276,7 @@ impl Front {
         Front::Fragment(Outer {
             mac,
             dst,
-            udp: None,
+            over: Over::Gre, // not known
         })
     }
 }
@@ -306,7 +309,7 @@ struct Came {
     /// [`Receivers::version`](super::Receivers::version), which is never 0.
     version: u64,
     kind: TunnelKind,
-    udp: u16,
+    port: u16,
     id: u64,
     addresses: Option<Addresses>,
     carries: Carries,
@@ -318,7 +321,7 @@ struct CameBefore {
     version: u64,
     addresses: u64,
     id: u64,
-    udp: u16,
+    port: u16,
     kind: TunnelKind,
     carries: Carries,
     slot: u32,
@@ -512,6 +515,10 @@ pub(crate) struct Sending<F> {
     identification: u32,
     /// Fragments waiting for reassembly.
     fragments: Reassembly<F>,
+    /// Segments of STT waiting for reassembly.
+    segments: stt::Reassembly,
+    /// Number of the next STT frame ([`Sending::next_number`]).
+    stt_number: u32,
 }
 
 impl<F: Frame> Sending<F> {
@@ -540,13 +547,15 @@ impl<F: Frame> Sending<F> {
             // Must not be predictable (RFC 7739).
             identification: Keyed::default().hash_one(0) as u32,
             fragments: Reassembly::new(Limits::default()),
+            segments: stt::Reassembly::new(stt::Limits::default()),
+            stt_number: Keyed::default().hash_one(1) as u32,
         }
     }
 
-    /// Returns whether packets wait, for next hops or for other fragments.
+    /// Returns whether packets wait, for next hops or for other fragments or segments.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
-        self.waiting.0 > 0 || self.fragments.is_waiting()
+        self.waiting.0 > 0 || self.fragments.is_waiting() || self.segments.is_waiting()
     }
 
     /// Drops what waits; returns the number of packets.
@@ -555,7 +564,15 @@ impl<F: Frame> Sending<F> {
         self.until_ms = None;
         self.said.clear();
         self.fcf = fcf::Said::default();
-        std::mem::take(&mut self.waiting).0 + self.fragments.clear() as usize
+        let late = self.fragments.clear() + self.segments.clear();
+        std::mem::take(&mut self.waiting).0 + late as usize
+    }
+
+    /// Returns the next number of an STT frame. The lowest bits are the worker's, so that no two
+    /// workers give out the same; others see it again after 16 million frames.
+    fn next_number(&mut self, worker: usize) -> u32 {
+        self.stt_number = self.stt_number.wrapping_add(1);
+        self.stt_number << 8 | (worker as u32 & 0xff)
     }
 
     /// Clears the tunnel metadata and flow control field for the next packets.
@@ -577,7 +594,7 @@ impl<F: Frame> Sending<F> {
         &mut self,
         tunnels: &Tunnels,
         kind: TunnelKind,
-        udp: u16,
+        port: u16,
         found: &Decapsulated,
     ) -> Option<u32> {
         let carries = match found.payload {
@@ -586,26 +603,26 @@ impl<F: Frame> Sending<F> {
         };
         let TunnelInfo { id, addresses, .. } = found.info;
         let Some(Addresses::V4 { src, dst }) = addresses else {
-            return self.receiver_over_ipv6(tunnels, kind, udp, carries, &found.info);
+            return self.receiver_over_ipv6(tunnels, kind, port, carries, &found.info);
         };
         let addresses = u64::from(src) << 32 | u64::from(dst);
         // Whoever finds others with the same hash only makes these packets searched for.
-        let hash = addresses.wrapping_mul(HASH_FACTOR) ^ id ^ u64::from(udp) << 48;
+        let hash = addresses.wrapping_mul(HASH_FACTOR) ^ id ^ u64::from(port) << 48;
         let place = (hash.wrapping_mul(HASH_FACTOR) >> 40) as usize % REMEMBERED;
         let version = tunnels.receivers.version;
         if let Some(before) = self.came_before.get(place)
             && before.version == version
             && (before.addresses, before.id) == (addresses, id)
-            && (before.udp, before.kind, before.carries) == (udp, kind, carries)
+            && (before.port, before.kind, before.carries) == (port, kind, carries)
         {
             return Some(before.slot);
         }
-        let slot = (tunnels.receivers).find(kind, udp, &found.info, carries)?;
+        let slot = (tunnels.receivers).find(kind, port, &found.info, carries)?;
         let came = CameBefore {
             version,
             addresses,
             id,
-            udp,
+            port,
             kind,
             carries,
             slot,
@@ -623,7 +640,7 @@ impl<F: Frame> Sending<F> {
         &mut self,
         tunnels: &Tunnels,
         kind: TunnelKind,
-        udp: u16,
+        port: u16,
         carries: Carries,
         info: &TunnelInfo,
     ) -> Option<u32> {
@@ -631,7 +648,7 @@ impl<F: Frame> Sending<F> {
         let came = Came {
             version: tunnels.receivers.version,
             kind,
-            udp,
+            port,
             id,
             addresses,
             carries,
@@ -641,7 +658,7 @@ impl<F: Frame> Sending<F> {
         {
             return Some(*slot);
         }
-        let slot = tunnels.receivers.find(kind, udp, info, carries)?;
+        let slot = tunnels.receivers.find(kind, port, info, carries)?;
         self.came = Some((came, slot));
         Some(slot)
     }
@@ -808,7 +825,8 @@ fn prepare(
     };
     // Over IPv6 only senders fragment packets, so the same option decides whether they do.
     let mtu = usize::from(hop.mtu);
-    let cuts = mtu != 0 && !tunnel.spec.df;
+    // STT is segmented instead.
+    let cuts = mtu != 0 && !tunnel.spec.df && tunnel.spec.kind != TunnelKind::Stt;
     let header = Header::new(&spec);
     match header {
         Ok(header) => Ok(Prepared {
@@ -1049,10 +1067,20 @@ impl<F: Frame> Forward<'_, F> {
         frame: F,
     ) {
         let _stage = stages::enter(Stage::Tunnel, 1);
-        if frame.offload().gso == Gso::None {
-            return self.encapsulate(port, tunnel, mirrored, frame);
+        // STT carries TCP's segments whole.
+        let is_whole = match frame.offload().gso {
+            Gso::None => true,
+            Gso::Tcp4 | Gso::Tcp6 => tunnel.spec.kind == TunnelKind::Stt,
+            Gso::UdpL4 => false,
+        };
+        match is_whole {
+            true => self.encapsulate(port, tunnel, mirrored, frame),
+            false => self.send_cut(port, tunnel, mirrored, frame),
         }
-        // Each segment needs an outer header of its own.
+    }
+
+    /// Segments a frame and sends the segments by a tunnel: each has an outer header of its own.
+    fn send_cut(&mut self, port: &PortState, tunnel: &TunnelPort, mirrored: u32, frame: F) {
         match Cut::new(frame) {
             Err(_) => self.cell.drop(DropReason::TunnelPushSegment, 1),
             Ok(cut) => {
@@ -1101,9 +1129,22 @@ impl<F: Frame> Forward<'_, F> {
         if carried != 0 && !strip_ethernet(&mut frame, l3) {
             return self.cell.drop(DropReason::TunnelNotIp, 1);
         }
+        let is_stt = spec.kind == TunnelKind::Stt;
         let sending = &mut *self.sending;
-        sending.identification = sending.identification.wrapping_add(1);
-        let identification = sending.identification;
+        // Segments of an STT frame count on from its identification; there are at most as many as
+        // of the smallest size.
+        let packets = if is_stt {
+            1 + length as u32 / STT_LEAST
+        } else {
+            1
+        };
+        let identification = sending.identification.wrapping_add(1);
+        sending.identification = sending.identification.wrapping_add(packets);
+        let number = if is_stt {
+            sending.next_number(self.worker)
+        } else {
+            0
+        };
         let sending = &*sending;
         let said = tunnel.reads_packets.then_some(&sending.said);
         let info = said.map_or_else(TunnelInfo::default, |said| said.info);
@@ -1118,7 +1159,7 @@ impl<F: Frame> Forward<'_, F> {
             identification: identification as u16,
             sequence: match spec.sequence {
                 true => tunnel.next_sequence(),
-                false => 0,
+                false => number,
             },
             options: said.map_or(GeneveOptions::NONE, |said| said.options.options()),
             ..PerPacket::of(&info)
@@ -1139,6 +1180,10 @@ impl<F: Frame> Forward<'_, F> {
             pushed = prepared.header.push(&mut frame, &packet);
         }
         if let Err(error) = pushed {
+            let may_be_cut = matches!(error, PushError::Segment | PushError::TooLong);
+            if is_stt && may_be_cut && frame.offload().gso != Gso::None {
+                return self.send_cut(port, tunnel, mirrored, frame);
+            }
             return self.cell.drop(error.into(), 1);
         }
         prepared.touch();
@@ -1291,7 +1336,7 @@ impl<F: Frame> Forward<'_, F> {
                 Some(frame)
             }
             Front::Outer(outer) if outer.is_for(device) => {
-                self.terminate(tunnels, frame, outer.udp)
+                self.terminate(tunnels, frame, outer.over)
             }
             Front::Fragment(outer) if outer.is_for(device) => {
                 self.take_fragment(port, tunnels, mirrored, frame)
@@ -1368,10 +1413,14 @@ impl<F: Frame> Forward<'_, F> {
         let Front::Outer(outer) = Front::of(frame.head()) else {
             return None;
         };
-        let udp = outer.udp.filter(|_| outer.is_for(device))?;
-        let mut kinds = tunnels.receivers.by_udp(udp);
+        if !outer.is_for(device) {
+            return None;
+        }
+        let mut kinds = tunnels.receivers.by(outer.over);
         let kind = kinds.find(|kind| parse_quick(frame, *kind, found))?;
-        let slot = self.sending.receiver(tunnels, kind, udp, found)?;
+        let slot = self
+            .sending
+            .receiver(tunnels, kind, outer.over.port(), found)?;
         if let Some(port) = self.snapshot.port(slot) {
             packet::parse::prefetch_at(std::ptr::from_ref(port));
         }
@@ -1394,13 +1443,20 @@ impl<F: Frame> Forward<'_, F> {
         };
         let receivers = &tunnels.receivers;
         let wanted = match fragment.protocol {
-            UDP if receivers.has_udp() => {
+            protocol @ (UDP | TCP)
+                if receivers.has_udp() && protocol == UDP
+                    || receivers.has_tcp() && protocol == TCP =>
+            {
                 let mut ports = [0; 4];
                 let told = fragment.is_first() && frame.read_at(fragment.start, &mut ports);
                 let port = u16::from_be_bytes([ports[2], ports[3]]);
-                told.then(|| receivers.by_udp(port).next().is_some())
+                let over = match protocol {
+                    UDP => Over::Udp(port),
+                    _ => Over::Tcp(port),
+                };
+                told.then(|| receivers.by(over).next().is_some())
             }
-            GRE if receivers.by_gre().next().is_some() => Some(true),
+            GRE if receivers.by(Over::Gre).next().is_some() => Some(true),
             _ => return Some(frame),
         };
         let now_ms = self.clock.now_ms();
@@ -1421,7 +1477,7 @@ impl<F: Frame> Forward<'_, F> {
                     packet.linearize(FRONT);
                 }
                 return match Front::of(packet.head()) {
-                    Front::Outer(outer) => self.terminate(tunnels, packet, outer.udp),
+                    Front::Outer(outer) => self.terminate(tunnels, packet, outer.over),
                     _ => Some(packet),
                 };
             }
@@ -1429,15 +1485,19 @@ impl<F: Frame> Forward<'_, F> {
         None
     }
 
-    /// Removes the outer headers of a frame that came for one of this host's addresses, by UDP to
-    /// this port or by GRE.
-    fn terminate(&mut self, tunnels: &Tunnels, mut frame: F, udp: Option<u16>) -> Option<F> {
+    /// Removes the outer headers of a frame that came for one of this host's addresses. Returns
+    /// frames that no tunnel's protocol claims.
+    fn terminate(&mut self, tunnels: &Tunnels, mut frame: F, over: Over) -> Option<F> {
         let receivers = &tunnels.receivers;
-        let by_udp = udp.into_iter().flat_map(|port| receivers.by_udp(port));
-        let by_gre = udp.is_none().then(|| receivers.by_gre()).into_iter();
-        let mut kinds = by_udp.chain(by_gre.flatten()).peekable();
+        let mut kinds = receivers.by(over).peekable();
         if kinds.peek().is_none() {
             return Some(frame);
+        }
+        if let Over::Tcp(port) = over {
+            if let Err(reason) = self.take_segment(tunnels, frame, port) {
+                self.cell.drop(reason, 1);
+            }
+            return None;
         }
         let mut reason = DropReason::TunnelNoPort;
         for kind in kinds {
@@ -1450,7 +1510,7 @@ impl<F: Frame> Forward<'_, F> {
                 Err(error) => reason = error.into(),
                 Ok(()) => {
                     let found = std::mem::take(found);
-                    match (self.sending).receiver(tunnels, kind, udp.unwrap_or(0), &found) {
+                    match (self.sending).receiver(tunnels, kind, over.port(), &found) {
                         Some(slot) => {
                             if let Err(reason) = self.arrive_by(slot, frame, &found) {
                                 self.cell.drop(reason, 1);
@@ -1464,6 +1524,39 @@ impl<F: Frame> Forward<'_, F> {
         }
         self.cell.drop(reason, 1);
         None
+    }
+
+    /// Handles a segment of STT, to this TCP port: keeps it for the rest of its STT frame, or makes
+    /// that come in by its tunnel's port.
+    fn take_segment(
+        &mut self,
+        tunnels: &Tunnels,
+        mut frame: F,
+        port: u16,
+    ) -> Result<(), DropReason> {
+        let mut segment = stt::Segment::read(&mut frame)?;
+        if !segment.is_whole() {
+            let now_ms = self.clock.now_ms();
+            let (outcome, lost) = self.sending.segments.add(&segment, &frame, now_ms);
+            self.cell.drop(DropReason::TunnelSegmentFull, lost);
+            match outcome {
+                stt::Outcome::Waits => return Ok(()),
+                stt::Outcome::Refused(refusal, lost) => {
+                    self.cell.drop(DropReason::of_segment(refusal), lost);
+                    return Ok(());
+                }
+                stt::Outcome::Whole(all, whole) => {
+                    self.cell.tunnel_joined.add(1);
+                    (segment, frame) = (all, whole);
+                }
+            }
+        }
+        let found = segment.open(&mut frame)?;
+        let slot = self
+            .sending
+            .receiver(tunnels, TunnelKind::Stt, port, &found)
+            .ok_or(DropReason::TunnelNoPort)?;
+        self.arrive_by(slot, frame, &found)
     }
 
     /// Makes a frame whose outer headers have been read come in by the tunnel port of this slot.
@@ -1534,13 +1627,15 @@ impl<F: Frame> Forward<'_, F> {
 
 impl<F: Frame> Turn<'_, F> {
     /// Retries packets that wait for next hops, where something has changed or it is time to ask
-    /// again, and gives up fragments whose packets are late.
+    /// again, and gives up fragments and segments whose packets are late.
     #[cold]
     pub fn retry_tunnels(&mut self) {
         let _stage = stages::enter(Stage::Tunnel, 0);
         let now_ms = self.now_ms;
         let lost = self.sending.fragments.expire(now_ms);
         self.cell.drop(DropReason::TunnelFragmentLate, lost);
+        let lost = self.sending.segments.expire(now_ms);
+        self.cell.drop(DropReason::TunnelSegmentLate, lost);
         let generation = self.snapshot.generation();
         if (self.sending).is_early(generation, now_ms) {
             return;

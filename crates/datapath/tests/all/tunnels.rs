@@ -8,6 +8,7 @@ use datapath::tunnel::{TunnelKey, TunnelSpec};
 use datapath::{BUCKETS, BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpec, SteeringMode};
 use packet::build::Builder;
 use packet::edit::CompiledSet;
+use packet::frame::{Gso, Offload};
 use packet::tunnel::{Addresses, Mapping, TunnelKind, decapsulate, parse};
 use packet::{Field, Frame, HeapFrame, Value};
 use program::actions::{Bits, Op, PortNo};
@@ -107,11 +108,19 @@ impl Bed {
             .unwrap()
     }
 
-    /// Returns what the underlay has sent, once there are `count` frames.
+    /// Returns what the underlay has sent, once there are `count` frames, as a device puts it on
+    /// its wire: segmented, and with its checksums done.
     fn sent(&self, count: u64) -> Vec<HeapFrame> {
         wait_until("sent by the uplink", || self.uplink.sent() >= count);
-        let frames = self.uplink.take();
-        frames.iter().map(|bytes| HeapFrame::new(bytes)).collect()
+        let frames = std::mem::take(&mut *self.uplink.sent.lock().unwrap());
+        let mut wire = Vec::new();
+        for frame in frames {
+            packet::segment::segment(frame, &mut |one: HeapFrame| {
+                wire.push(HeapFrame::new(&one.to_vec()));
+            })
+            .unwrap();
+        }
+        wire
     }
 
     /// Returns the same packet on its way back.
@@ -267,6 +276,144 @@ fn a_packet_sent_through_a_tunnel_and_back_is_unchanged() {
         assert_eq!(bed.local.sent(), 0, "not for the device");
         assert_eq!(bed.switch.dropped_in_all(), 0);
     }
+}
+
+/// Returns a TCP frame as a container sends it: to be segmented, with a partial checksum.
+fn large_segment(payload: usize, mss: u16) -> HeapFrame {
+    let payload: Vec<u8> = (0..payload).map(|at| (at * 7 / 5) as u8).collect();
+    let mut frame = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .tcp(1000, 2000, 0x10)
+        .payload(&payload)
+        .partial_checksum()
+        .frame();
+    frame.set_offload(Offload {
+        partial_checksum: true,
+        csum_start: 34,
+        csum_offset: 16,
+        gso: Gso::Tcp4,
+        gso_size: mss,
+        ..Offload::default()
+    });
+    frame
+}
+
+/// A bed whose port 1 sends by a tunnel of type stt at port 2, and receives by it.
+fn with_stt() -> Bed {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let spec = TunnelSpec {
+        df: false,
+        ..TunnelSpec::new(TunnelKind::Stt, remote())
+    };
+    bed.tunnel(2, spec);
+    let (out, back) = (vec![Op::Output(2)], vec![Op::Output(1)]);
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+    bed.switch.rule(bed.overlay, 0, 1, in_port(2), back);
+    bed
+}
+
+fn coverage(bed: &Bed, name: &str) -> u64 {
+    let coverage = bed.switch.datapath.coverage();
+    coverage.iter().find(|(other, _)| other == name).unwrap().1
+}
+
+/// A container's large segment goes into STT whole and comes out whole, with its work left to do;
+/// the wire carries it in packets of its MTU.
+#[test]
+fn large_segments_go_through_stt_whole() {
+    let bed = with_stt();
+    for (number, payload) in (1..).zip([1_000, 20_000, 64_000]) {
+        let whole = large_segment(payload, 500);
+        bed.inner.put(whole.clone());
+        let mut wire = bed.sent(number);
+        let stt = whole.len() + 18;
+        assert_eq!(wire.len(), stt.div_ceil(usize::from(MTU) - 40));
+        assert!(wire.iter().all(|one| one.len() <= 14 + usize::from(MTU)));
+        wire.reverse();
+        bed.uplink.put_all(wire.into_iter().map(Bed::turned));
+        wait_until("came in", || bed.inner.sent() == number);
+        let came = std::mem::take(&mut *bed.inner.sent.lock().unwrap());
+        assert!(came[0].to_vec() == whole.to_vec(), "{payload}: other bytes");
+        assert_eq!(came[0].offload(), whole.offload());
+        assert_eq!(coverage(&bed, "tunnel_joined"), number);
+    }
+    assert_eq!(coverage(&bed, "tunnel_sent"), 3);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+}
+
+/// Frames that are too long with STT's header are segmented first if they are to be segmented, and
+/// so is UDP; others are dropped.
+#[test]
+fn what_stt_cannot_carry_whole_is_segmented_first() {
+    let bed = with_stt();
+    let long = large_segment(65_460, 1_400);
+    let segments = 65_460_usize.div_ceil(1_400) as u64;
+    bed.inner.put(long);
+    bed.sent(segments);
+    assert_eq!(bed.uplink.sent(), segments);
+    let mut datagrams = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .udp(1000, 2000)
+        .payload(&[7; 1000])
+        .partial_checksum()
+        .frame();
+    datagrams.set_offload(Offload {
+        partial_checksum: true,
+        csum_start: 34,
+        csum_offset: 6,
+        gso: Gso::UdpL4,
+        gso_size: 500,
+        ..Offload::default()
+    });
+    bed.inner.put(datagrams);
+    bed.sent(segments + 2);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+    bed.inner.put(HeapFrame::new(&[7; 65_500]));
+    wait_until("too long", || {
+        bed.switch.dropped("tunnel_push_too_long") == 1
+    });
+}
+
+/// Segments without the rest, or with a lie about the frame inside, come in nowhere and are
+/// counted; TCP to other ports is the host's.
+#[test]
+fn what_is_wrong_with_stt_is_counted() {
+    let bed = with_stt();
+    bed.inner.put(large_segment(1_000, 500));
+    let wire: Vec<HeapFrame> = bed.sent(1).into_iter().map(Bed::turned).collect();
+    bed.uplink.put(wire[0].clone());
+    bed.uplink.put(wire[0].clone());
+    wait_until("twice", || bed.switch.dropped("tunnel_segment_twice") == 1);
+    wait_until("late", || bed.switch.dropped("tunnel_segment_late") == 1);
+    let changed = |at: usize, value: u8| {
+        let mut bytes = wire[0].to_vec();
+        bytes[at] = value;
+        let mut frame = HeapFrame::new(&bytes);
+        frame.set_offload(Offload {
+            checksum_valid: true,
+            ..Offload::default()
+        });
+        frame
+    };
+    // The whole length is that of another frame.
+    bed.uplink.put(wire[0].clone());
+    bed.uplink.put(changed(38, 0x70));
+    wait_until("contradiction", || {
+        bed.switch.dropped("tunnel_segment_contradiction") == 2
+    });
+    // The L4 offset is another.
+    bed.uplink.put(changed(56, 35));
+    bed.uplink.put_all(wire[1..].iter().cloned());
+    wait_until("offload", || bed.switch.dropped("tunnel_offload") == 1);
+    // A wrong checksum.
+    let mut wrong = wire[1].to_vec();
+    wrong[60] ^= 1;
+    bed.uplink.put(HeapFrame::new(&wrong));
+    wait_until("checksum", || bed.switch.dropped("tunnel_checksum") == 1);
+    assert_eq!((bed.inner.sent(), bed.local.sent()), (0, 0));
+    bed.uplink.put(changed(37, 80));
+    wait_until("the host's", || bed.local.sent() == 1);
 }
 
 /// Tunnels by packets' metadata: rules write key and remote endpoint, and match those of packets
@@ -944,7 +1091,7 @@ fn mirrors_do_not_send_what_others_said() {
     };
     let mirrored = bed.tunnel(2, flow.clone());
     let other = TunnelSpec {
-        udp_dst: 6082,
+        dst_port: 6082,
         ..flow
     };
     bed.tunnel(3, other);

@@ -7,7 +7,7 @@ use super::{
     Addresses, ETHERNET_BRIDGING, GBP_FLAGS, GENEVE_OAM, GRE_CHECKSUM, GRE_KEY, GRE_SEQUENCE,
     GTPU_EXTENSION, GTPU_G_PDU, GTPU_OPTIONAL, GTPU_VERSION, GTPU_VERSION_MASK, GeneveOptions,
     IPV4, IPV6, InnerIp, Payload, TunnelFlags, TunnelInfo, TunnelKind, UDP_LEN, VXLAN_GBP,
-    VXLAN_VNI, inner,
+    VXLAN_VNI, inner, stt,
 };
 use crate::checksum::{self, Sum};
 use crate::frame::{Frame, Gso};
@@ -29,17 +29,18 @@ pub enum Reason {
     Ip,
     /// Wrong IPv4 header checksum.
     IpChecksum,
-    /// An IP fragment: tunnels do not reassemble.
+    /// An IP fragment, or a segment of a longer STT frame: these are to be reassembled first.
     Fragment,
     /// IPv6 extension headers extend beyond the packet, or there are more than are searched.
     Ipv6Extension,
     /// UDP length below 8 bytes or beyond the IP packet.
     UdpLength,
-    /// Wrong checksum of UDP or GRE.
+    /// Wrong checksum of UDP, TCP (STT) or GRE.
     Checksum,
     /// Invalid flags or version in the tunnel's header.
     Flags,
-    /// GTP-U length below that of its header or beyond the UDP packet.
+    /// GTP-U length below that of its header or beyond the UDP packet; STT segment without bytes or
+    /// beyond its STT frame, or STT frame shorter than its header.
     Length,
     /// Geneve options or GTP-U extension headers that extend beyond the packet or the first
     /// [`HEADERS_LIMIT`] bytes, or an option whose length is not that of the bridge's map.
@@ -59,11 +60,13 @@ pub enum Reason {
     Congestion,
     /// No memory to move headers into the first segment.
     NoBuffer,
+    /// What an STT header says of the inner packet's checksum and segmentation is not so.
+    Offload,
 }
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Reason; 18] = [
+    pub const ALL: [Reason; 19] = [
         Reason::Short,
         Reason::Protocol,
         Reason::Ip,
@@ -82,6 +85,7 @@ impl Reason {
         Reason::PartialChecksum,
         Reason::Congestion,
         Reason::NoBuffer,
+        Reason::Offload,
     ];
 
     /// Returns the name of its counter.
@@ -105,6 +109,7 @@ impl Reason {
             Reason::PartialChecksum => "tunnel_partial_checksum",
             Reason::Congestion => "tunnel_congestion",
             Reason::NoBuffer => "tunnel_no_buffer",
+            Reason::Offload => "tunnel_offload",
         }
     }
 }
@@ -124,9 +129,22 @@ pub struct Decapsulated {
     pub end: usize,
     /// Where Geneve options begin and end.
     options: (u16, u16),
+    /// Whether an STT header ends at `start`: it says what is left to do to the inner frame.
+    is_stt: bool,
 }
 
 impl Decapsulated {
+    pub(super) fn of_stt(info: TunnelInfo, start: usize, end: usize) -> Decapsulated {
+        Decapsulated {
+            info,
+            payload: Payload::Ethernet,
+            start,
+            end,
+            options: (0, 0),
+            is_stt: true,
+        }
+    }
+
     /// Returns the Geneve options of the parsed frame, before [`decapsulate`]; none for other
     /// kinds.
     pub fn options<'f>(&self, frame: &'f impl Frame) -> GeneveOptions<'f> {
@@ -138,17 +156,16 @@ impl Decapsulated {
 
 /// Where the outer IP packet's payload begins and ends.
 #[derive(Clone, Copy)]
-struct Outer {
+pub(super) struct Outer {
     /// First byte behind the IP header.
-    l4: usize,
+    pub l4: usize,
     /// The byte after the IP packet.
-    end: usize,
+    pub end: usize,
 }
 
 /// Reads the outer headers of a frame that was received for a tunnel of this kind: Ethernet with at
 /// most two VLAN tags, IPv4 (options, which Open vSwitch refuses, are skipped) or IPv6, UDP or GRE,
-/// and the tunnel's own. The UDP destination port is not checked: the caller has chosen the kind by
-/// it.
+/// and the tunnel's own. The destination port is not checked: the caller has chosen the kind by it.
 ///
 /// Moves headers into the first segment if necessary; changes nothing else.
 ///
@@ -248,6 +265,7 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
         start,
         end: frame.len(),
         options,
+        is_stt: false,
     };
     let flags = &mut found.info.flags;
     flags.set(TunnelFlags::DF, fragment & 0x4000 != 0);
@@ -266,6 +284,10 @@ pub fn parse_into<F: Frame>(
 ) -> Result<(), Reason> {
     // A frame with an inner partial checksum is segmented inside the tunnel later. If outer packets
     // were to be segmented, only the first segment would have the tunnel's header.
+    if kind == TunnelKind::Stt {
+        *found = stt::Segment::read(frame)?.open(frame)?;
+        return Ok(());
+    }
     let whole = frame.offload().gso != Gso::None;
     if whole && !frame.offload().partial_checksum {
         return Err(Reason::Segment);
@@ -273,7 +295,7 @@ pub fn parse_into<F: Frame>(
     *found = Decapsulated::default();
     let outer = outer(frame, kind, &mut found.info)?;
     found.end = outer.end;
-    let tunnel = if kind.udp_port().is_some() {
+    let tunnel = if kind.is_udp() {
         found.end = udp(frame, outer, &mut found.info)?;
         outer.l4 + UDP_LEN
     } else {
@@ -286,6 +308,7 @@ pub fn parse_into<F: Frame>(
         TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => {
             gre(frame, tunnel, kind, found)?;
         }
+        TunnelKind::Stt => return Err(Reason::Protocol), // read above
     }
     let offload = frame.offload();
     if offload.partial_checksum {
@@ -309,7 +332,7 @@ pub fn parse_into<F: Frame>(
 
 /// Returns the frame's first `len` bytes, moved into its first segment if necessary.
 #[inline(always)]
-fn head<F: Frame>(frame: &mut F, len: usize) -> Result<&[u8], Reason> {
+pub(super) fn head<F: Frame>(frame: &mut F, len: usize) -> Result<&[u8], Reason> {
     if frame.head().len() < len {
         gather(frame, len)?;
     }
@@ -340,7 +363,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 /// Reads Ethernet and IP headers.
 #[inline(always)]
-fn outer<F: Frame>(
+pub(super) fn outer<F: Frame>(
     frame: &mut F,
     kind: TunnelKind,
     info: &mut TunnelInfo,
@@ -533,7 +556,12 @@ fn udp<F: Frame>(frame: &mut F, outer: Outer, info: &mut TunnelInfo) -> Result<u
 
 /// Returns the tunnel's header, of `len` bytes at `at`, if the packet contains all of it.
 #[inline(always)]
-fn header<F: Frame>(frame: &mut F, at: usize, len: usize, end: usize) -> Result<&[u8], Reason> {
+pub(super) fn header<F: Frame>(
+    frame: &mut F,
+    at: usize,
+    len: usize,
+    end: usize,
+) -> Result<&[u8], Reason> {
     if at + len > end {
         return Err(Reason::Short);
     }
@@ -727,7 +755,9 @@ fn set_id(found: &mut Decapsulated, id: u32) {
 /// nothing). Other inner packets have no ECN field and are left alone.
 ///
 /// An inner partial checksum stays partial. `Offload::checksum_valid` is cleared, since it was
-/// about the outer checksum.
+/// about the outer checksum. What STT's header says is left to do to the inner frame becomes its
+/// `Offload`, if the inner packet is what that header says ([`Reason::Offload`]), and its tag is
+/// put back; on an error the frame is unchanged.
 #[inline]
 pub fn decapsulate<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), Reason> {
     let Decapsulated { start, end, .. } = *found;
@@ -737,6 +767,9 @@ pub fn decapsulate<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), 
     // Cannot happen for the frame that was parsed.
     if end > frame.len() || start > frame.head().len() {
         return Err(Reason::Short);
+    }
+    if found.is_stt {
+        return decapsulate_stt(frame, found);
     }
     if inner::is_congested(found.info.tos) {
         carry_congestion(frame, found)?;
@@ -756,6 +789,22 @@ pub fn decapsulate<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), 
     offload.checksum_valid = false;
     frame.set_offload(offload);
     Ok(())
+}
+
+fn decapsulate_stt<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), Reason> {
+    let (offload, tag) = stt::inside(frame, found)?;
+    if inner::is_congested(found.info.tos) {
+        carry_congestion(frame, found)?;
+    }
+    frame.truncate(found.end);
+    frame.pull_front(found.start);
+    frame.set_offload(offload);
+    // There is room where the header was.
+    if tag.push(frame) {
+        Ok(())
+    } else {
+        Err(Reason::NoBuffer)
+    }
 }
 
 #[cold]

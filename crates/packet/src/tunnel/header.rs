@@ -3,15 +3,18 @@
 use super::{
     Addresses, ETHERNET_BRIDGING, GBP_FLAGS, GENEVE_CRITICAL, GENEVE_OAM, GRE_CHECKSUM, GRE_KEY,
     GRE_SEQUENCE, GTPU_G_PDU, GTPU_SEQUENCE, GTPU_VERSION, GeneveOptions, IPV4, IPV6, Payload,
-    TunnelFlags, TunnelInfo, TunnelKind, UDP_LEN, VXLAN_GBP, VXLAN_VNI, source_port,
+    TunnelFlags, TunnelInfo, TunnelKind, UDP_LEN, VXLAN_GBP, VXLAN_VNI, source_port, stt,
 };
 use crate::checksum::{self, Sum};
 use crate::frame::{Frame, Gso, Offload};
-use crate::parse::{ETHERNET_LEN, IPV6_LEN, TAG_LEN};
+use crate::parse::{ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TAG_LEN};
+use crate::segment::MIN_TCP_SIZE;
 
-/// Longest header without Geneve options: Ethernet, a tag, IPv6, UDP, GTP-U with its optional
-/// fields.
-const CAPACITY: usize = ETHERNET_LEN + TAG_LEN + IPV6_LEN + UDP_LEN + 12;
+/// Longest header without Geneve options: Ethernet, a tag, IPv6, TCP, STT.
+const CAPACITY: usize = ETHERNET_LEN + TAG_LEN + IPV6_LEN + stt::TCP_LEN + stt::HEADER_LEN;
+
+/// Ethernet's MTU, of links whose MTU is not known.
+const USUAL_MTU: u16 = 1500;
 
 /// Half of the longest header that [`Header::push_quick`] copies, in two overlapping parts.
 const HALF: usize = 32;
@@ -44,18 +47,21 @@ pub struct HeaderSpec {
     pub vlan: Option<Vlan>,
     /// Outer addresses: IPv4 only for GRE, IPv6 only for GRE over IPv6.
     pub addresses: Addresses,
-    /// UDP destination port; ignored for kinds that are not over UDP.
-    pub udp_dst: u16,
+    /// Destination port of UDP or TCP (STT); ignored for kinds that are over neither.
+    pub dst_port: u16,
     /// "Don't fragment"; ignored over IPv6.
     pub df: bool,
     /// Whether to compute a checksum of UDP or GRE. It is always computed for UDP over IPv6, where
     /// 0 would need an agreement (RFC 6935), and for GTP-U, as in Open vSwitch. NVGRE has none (RFC
-    /// 7637 section 3.2).
+    /// 7637 section 3.2); STT always has TCP's.
     pub checksum: bool,
     /// Whether a GRE header has a key. All other kinds always have one.
     pub key: bool,
     /// Whether a GRE header (RFC 2890) or a GTP-U header has a sequence number. Others have none.
     pub sequence: bool,
+    /// The longest IP packet that the link takes, in bytes; 0 if unknown (1500). STT only: longer
+    /// ones are left to be segmented to it.
+    pub mtu: u16,
 }
 
 impl HeaderSpec {
@@ -73,11 +79,12 @@ impl HeaderSpec {
             eth_dst: [0; 6],
             vlan: None,
             addresses,
-            udp_dst: kind.udp_port().unwrap_or(0),
+            dst_port: kind.usual_port().unwrap_or(0),
             df: true,
             checksum: false,
             key: true,
             sequence: false,
+            mtu: USUAL_MTU,
         }
     }
 }
@@ -91,7 +98,7 @@ pub enum SpecError {
     /// The tunnel's protocol cannot carry this.
     #[error("the tunnel's protocol cannot carry this type of packet")]
     Payload,
-    /// NVGRE with a checksum or a sequence number, a kind other than GRE without a key, or a
+    /// NVGRE or STT with a checksum or a sequence number, a kind other than GRE without a key, or a
     /// sequence number for a kind that has none.
     #[error("the tunnel's protocol has no header with these fields")]
     Fields,
@@ -101,13 +108,14 @@ pub enum SpecError {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum PushError {
     /// The frame is still to be segmented ([`crate::segment`]), and each segment needs its own
-    /// outer header: segment it first.
+    /// outer header: segment it first. STT carries TCP's whole, where its header can say so.
     #[error("the frame must be segmented first")]
     Segment,
     /// No room in front of the frame.
     #[error("no room for the tunnel's header")]
     NoRoom,
-    /// The outer packet would be longer than an IP packet can be.
+    /// The outer packet would be longer than an IP packet can be, or the link takes none that STT
+    /// could be segmented to.
     #[error("too long for the tunnel")]
     TooLong,
     /// The frame's partial checksum lies outside it, or more than 64 KiB from its start.
@@ -144,10 +152,11 @@ pub struct PerPacket<'a> {
     pub tos: u8,
     /// Outer TTL or hop limit ([`super::outer_ttl`]).
     pub ttl: u8,
-    /// A hash of the inner packet's flow ([`super::flow_hash`]), from which the UDP source port and
+    /// A hash of the inner packet's flow ([`super::flow_hash`]), from which the source port and
     /// NVGRE's FlowID are derived.
     pub hash: u32,
-    /// The sequence number, if the header has one; GTP-U uses its low 16 bits.
+    /// The sequence number, if the header has one; GTP-U uses its low 16 bits. For STT, a number
+    /// that no other STT frame to the same address has that may still be on its way.
     pub sequence: u32,
     /// Identification of IPv4 packets that may be fragmented. It is 0 for others, as in Open
     /// vSwitch: there it has no meaning (RFC 6864 section 4.1).
@@ -196,6 +205,8 @@ pub struct Header {
     key_at: u8,
     /// Offset of the sequence number; 0 without one.
     sequence_at: u8,
+    /// Bytes of STT in one segment, at most.
+    segment: u16,
     /// Sum over the IPv4 header.
     ip_sum: u16,
     /// Sum over the pseudo header without the length; 0 for GRE, whose checksum includes none.
@@ -219,6 +230,7 @@ impl Header {
             checksum_at: 0,
             key_at: 0,
             sequence_at: 0,
+            segment: 0,
             ip_sum: 0,
             pseudo_sum: 0,
             quick: false,
@@ -226,7 +238,7 @@ impl Header {
         header.put_ethernet(spec);
         header.put_ip(spec);
         header.l4 = header.len;
-        if spec.kind.udp_port().is_some() {
+        if spec.kind.is_udp() {
             header.put_udp(spec);
         }
         match spec.kind {
@@ -241,6 +253,7 @@ impl Header {
             }
             TunnelKind::Gtpu => header.put_gtpu(spec),
             TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => header.put_gre(spec),
+            TunnelKind::Stt => header.put_stt(spec),
         }
         header.quick = !header.ipv6
             && header.df
@@ -301,19 +314,39 @@ impl Header {
 
     fn put_udp(&mut self, spec: &HeaderSpec) {
         let from = self.put(&[0; 2]);
-        self.put(&spec.udp_dst.to_be_bytes());
+        self.put(&spec.dst_port.to_be_bytes());
         self.put(&[0; 4]);
         if spec.checksum || self.ipv6 || spec.kind == TunnelKind::Gtpu {
             self.checksum_at = from + 6;
-            let mut sum = Sum::new();
-            match spec.addresses {
-                Addresses::V4 { src, dst } => {
-                    sum.add_pseudo_header(&src.to_be_bytes(), &dst.to_be_bytes(), super::UDP, 0);
-                }
-                Addresses::V6 { src, dst } => sum.add_pseudo_header(&src, &dst, super::UDP, 0),
-            }
-            self.pseudo_sum = sum.fold();
+            self.put_pseudo_sum(spec);
         }
+    }
+
+    fn put_pseudo_sum(&mut self, spec: &HeaderSpec) {
+        let protocol = spec.kind.ip_protocol();
+        let mut sum = Sum::new();
+        match spec.addresses {
+            Addresses::V4 { src, dst } => {
+                sum.add_pseudo_header(&src.to_be_bytes(), &dst.to_be_bytes(), protocol, 0);
+            }
+            Addresses::V6 { src, dst } => sum.add_pseudo_header(&src, &dst, protocol, 0),
+        }
+        self.pseudo_sum = sum.fold();
+    }
+
+    /// Appends TCP's and STT's headers: offset 5, ACK and PSH, the largest window.
+    fn put_stt(&mut self, spec: &HeaderSpec) {
+        self.put(&[0; 2]);
+        self.put(&spec.dst_port.to_be_bytes());
+        self.sequence_at = self.put(&[0; 4]);
+        self.put(&[0; 4]);
+        self.put(&[5 << 4, 0x18, 0xff, 0xff]);
+        self.checksum_at = self.put(&[0; 4]);
+        self.put(&[0; stt::HEADER_LEN]);
+        self.put_pseudo_sum(spec);
+        let headers = stt::TCP_LEN + if self.ipv6 { IPV6_LEN } else { IPV4_LEN };
+        let mtu = if spec.mtu == 0 { USUAL_MTU } else { spec.mtu };
+        self.segment = mtu.saturating_sub(headers as u16);
     }
 
     fn put_gtpu(&mut self, spec: &HeaderSpec) {
@@ -359,8 +392,15 @@ impl Header {
     /// checksum (SCTP's), or at an odd offset, is finished first. `Offload::checksum_valid` is set
     /// if an outer checksum was computed, and else stays: a receiver applies it to the first
     /// checksum that it meets, the inner one.
+    ///
+    /// STT's header says what is left to do to the inner frame, so that its receiver has it left
+    /// to do, and `Offload` is about the outer packet: its TCP checksum is partial, and it is to be
+    /// segmented if it is longer than the MTU. A tag may move into STT's header.
     #[inline]
     pub fn push<F: Frame>(&self, frame: &mut F, packet: &PerPacket<'_>) -> Result<(), PushError> {
+        if self.kind == TunnelKind::Stt {
+            return self.push_stt(frame, packet);
+        }
         let options = match self.kind {
             TunnelKind::Geneve => packet.options.bytes(),
             _ => &[],
@@ -384,6 +424,63 @@ impl Header {
         if self.checksum_at != 0 {
             self.fill_checksum(frame);
         }
+        Ok(())
+    }
+
+    fn push_stt<F: Frame>(&self, frame: &mut F, packet: &PerPacket<'_>) -> Result<(), PushError> {
+        let mut said = stt::Said::tag_of(frame);
+        // The Ethernet addresses of a frame that loses its tag move by its length.
+        let (length, tag) = (self.header_len(), said.tag_len());
+        let total = length + frame.len() - tag;
+        let uncounted = usize::from(self.l3) + if self.ipv6 { IPV6_LEN } else { 0 };
+        let ip_length = u16::try_from(total - uncounted).map_err(|_| PushError::TooLong)?;
+        // No longer than the IP packet.
+        let tcp_length = (total - usize::from(self.l4)) as u16;
+        let stt_length = tcp_length - stt::TCP_LEN as u16;
+        let segments = stt_length > self.segment;
+        if segments && self.segment < MIN_TCP_SIZE {
+            return Err(PushError::TooLong);
+        }
+        if frame.headroom() < length - tag {
+            return Err(PushError::NoRoom);
+        }
+        said.note_offload(frame)?;
+        if !frame.push_front(length - tag) {
+            return Err(PushError::NoRoom);
+        }
+        let head = frame.head_mut();
+        if tag != 0 {
+            let from = length - tag;
+            head.copy_within(from..from + 2 * 6, length);
+        }
+        let header = &mut head[..length];
+        header.copy_from_slice(&self.bytes[..length]);
+        let identification = if self.df { 0 } else { packet.identification };
+        self.fill_ip(header, ip_length, packet.tos, packet.ttl, identification);
+        let tcp = &mut header[usize::from(self.l4)..];
+        tcp[..2].copy_from_slice(&stt::source_port(packet.hash).to_be_bytes());
+        // The length, and the offset 0.
+        tcp[4..6].copy_from_slice(&stt_length.to_be_bytes());
+        tcp[8..12].copy_from_slice(&packet.sequence.to_be_bytes());
+        let mut sum = Sum::new();
+        sum.add_u16(self.pseudo_sum);
+        sum.add_u16(tcp_length);
+        let checksum = usize::from(stt::TCP_CHECKSUM);
+        tcp[checksum..checksum + 2].copy_from_slice(&sum.fold().to_be_bytes());
+        tcp[stt::TCP_LEN..].copy_from_slice(&said.bytes(packet.id));
+        let gso = match (segments, self.ipv6) {
+            (false, _) => Gso::None,
+            (true, false) => Gso::Tcp4,
+            (true, true) => Gso::Tcp6,
+        };
+        frame.set_offload(Offload {
+            partial_checksum: true,
+            checksum_valid: false,
+            csum_start: self.l4.into(),
+            csum_offset: stt::TCP_CHECKSUM,
+            gso,
+            gso_size: if segments { self.segment } else { 0 },
+        });
         Ok(())
     }
 
@@ -478,6 +575,7 @@ impl Header {
             TunnelKind::Vxlan { .. } | TunnelKind::Geneve => id << 8,
             TunnelKind::Nvgre => id << 8 | packet.hash & 0xff,
             TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Gtpu => id,
+            TunnelKind::Stt => return, // has a way of its own
         };
         let key_at = usize::from(self.key_at);
         if key_at != 0 {
@@ -487,7 +585,7 @@ impl Header {
         if sequence_at != 0 && self.kind != TunnelKind::Gtpu {
             header[sequence_at..sequence_at + 4].copy_from_slice(&packet.sequence.to_be_bytes());
         }
-        if self.kind.udp_port().is_none() {
+        if !self.kind.is_udp() {
             return;
         }
         let udp = &mut header[usize::from(self.l4)..];
@@ -521,7 +619,7 @@ impl Header {
                     tunnel[8..10].copy_from_slice(&sequence.to_be_bytes());
                 }
             }
-            TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => {}
+            TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre | TunnelKind::Stt => {}
         }
     }
 
@@ -538,7 +636,7 @@ impl Header {
             offload = frame.offload();
         }
         let (from, end) = (usize::from(self.l4), frame.len());
-        let is_udp = self.kind.udp_port().is_some();
+        let is_udp = self.kind.is_udp();
         let mut sum = Sum::new();
         if is_udp {
             sum.add_u16(self.pseudo_sum);
@@ -609,7 +707,7 @@ fn check(spec: &HeaderSpec) -> Result<(), SpecError> {
     }
     let fits = match kind {
         TunnelKind::Gre | TunnelKind::Ip6Gre => true,
-        TunnelKind::Nvgre => spec.key && !spec.checksum && !spec.sequence,
+        TunnelKind::Nvgre | TunnelKind::Stt => spec.key && !spec.checksum && !spec.sequence,
         TunnelKind::Gtpu => spec.key,
         TunnelKind::Vxlan { .. } | TunnelKind::Geneve => spec.key && !spec.sequence,
     };

@@ -38,7 +38,7 @@ bitflags::bitflags! {
         /// The outer IPv4 header says "don't fragment". Open vSwitch's userspace tunnels do not
         /// report it for received packets.
         const DF = 1 << 1;
-        /// There is an outer UDP or GRE checksum.
+        /// There is an outer checksum of UDP, TCP (STT) or GRE.
         const CSUM = 1 << 2;
         /// The header has a key. Otherwise `id` is 0 and has no meaning.
         const KEY = 1 << 3;
@@ -48,7 +48,8 @@ bitflags::bitflags! {
 /// What a packet's outer headers say, or are to say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TunnelInfo {
-    /// The key: VNI (24 bits), VSID (24), GRE key (32) or TEID (32), in the low bits.
+    /// The key: VNI (24 bits), VSID (24), GRE key (32) or TEID (32), in the low bits, or STT's
+    /// context id (64).
     pub id: u64,
     /// Outer addresses; None if no destination has been set.
     pub addresses: Option<Addresses>,

@@ -8,6 +8,7 @@ mod inner;
 mod reference;
 mod refusals;
 mod round_trips;
+mod stt;
 
 use super::*;
 use crate::frame::{Frame, HeapFrame};

@@ -103,6 +103,13 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
             "drop_tunnel_fragment_full",
             "drop_tunnel_fragment_no_memory",
             "drop_tunnel_fragment_late",
+            "drop_tunnel_offload",
+            "drop_tunnel_segment_bad",
+            "drop_tunnel_segment_contradiction",
+            "drop_tunnel_segment_twice",
+            "drop_tunnel_segment_full",
+            "drop_tunnel_segment_no_memory",
+            "drop_tunnel_segment_late",
         ],
     ),
     (

@@ -1,6 +1,6 @@
 //! `ofproto/list-tunnels` and `tnl/ports/show`: tunnel ports, and the datapath ports behind them.
 //!
-//! In Open vSwitch's userspace datapath all tunnels of a type and UDP port share one numbered port,
+//! In Open vSwitch's userspace datapath all tunnels of a type and port share one numbered port,
 //! such as `vxlan_sys_4789`. The datapath here has a port for each tunnel, but commands show the
 //! same names and numbers as Open vSwitch.
 
@@ -13,10 +13,6 @@ use datapath::tunnel::{LocalAddress, TunnelKey, TunnelSpec};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use underlay::text::{self, Listener};
-
-/// IP protocols of outer headers.
-const UDP: u8 = 17;
-const GRE: u8 = 47;
 
 pub(super) fn register(commands: &Commands) {
     let numbers = std::rc::Rc::clone(&commands.numbers);
@@ -37,7 +33,7 @@ pub(super) fn shared_name(config: &Config) -> Option<String> {
         "geneve" => "genev",
         other => other,
     };
-    Some(match spec.udp_dst {
+    Some(match spec.dst_port {
         0 => format!("{prefix}_sys"),
         port => format!("{prefix}_sys_{port}"),
     })
@@ -83,8 +79,8 @@ pub(super) fn configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, String>
         let tos = spec.tos.map_or_else(inherit, |tos| format!("{tos:#x}"));
         shown.insert("tos", tos);
     }
-    if spec.udp_dst != usual.udp_dst {
-        shown.insert("dst_port", spec.udp_dst.to_string());
+    if spec.dst_port != usual.dst_port {
+        shown.insert("dst_port", spec.dst_port.to_string());
     }
     if spec.mark != usual.mark {
         shown.insert("egress_pkt_mark", spec.mark.to_string());
@@ -107,7 +103,7 @@ pub(super) fn configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, String>
 /// Returns the options of the port that tunnels share, which accepts all their packets.
 pub(super) fn shared_configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, String> {
     let mut shown = configuration(&TunnelSpec {
-        udp_dst: spec.udp_dst,
+        dst_port: spec.dst_port,
         ..TunnelSpec::new(spec.kind, None)
     });
     shown.remove("remote_ip");
@@ -193,7 +189,8 @@ struct Shared {
     first: u64,
     number: u32,
     name: String,
-    udp_dst: u16,
+    protocol: u8,
+    dst_port: u16,
     tunnels: usize,
 }
 
@@ -202,7 +199,8 @@ fn shared(switch: &Switch, numbers: &Numbers) -> Vec<Shared> {
         first: port.order,
         number,
         name: shared_name(&port.config).unwrap_or_default(),
-        udp_dst: spec.udp_dst,
+        protocol: spec.kind.ip_protocol(),
+        dst_port: spec.dst_port,
         tunnels: 1,
     });
     // Each datapath type has its own numbers.
@@ -231,8 +229,8 @@ fn show(switch: &Switch, numbers: &Numbers, words: &[String]) -> Answer {
             name: shared.name,
             number: shared.number,
             users: shared.tunnels,
-            protocol: if shared.udp_dst == 0 { GRE } else { UDP },
-            port: shared.udp_dst,
+            protocol: shared.protocol,
+            port: shared.dst_port,
         })
         .collect();
     let devices = switch.underlay.devices_with_routes();

@@ -651,7 +651,7 @@ const SPANNING_TREE_KEYS: [&str; 15] = [
 ];
 
 /// Interface types of Open vSwitch that this switch lacks.
-const OTHERS_TYPES: [&str; 11] = [
+const OTHERS_TYPES: [&str; 10] = [
     "afxdp-nonpmd",
     "bareudp",
     "dpdkr",
@@ -662,7 +662,6 @@ const OTHERS_TYPES: [&str; 11] = [
     "ip6erspan",
     "lisp",
     "srv6",
-    "stt",
 ];
 
 /// Explains why an interface type is refused. The message contains the text of EAFNOSUPPORT, which
@@ -990,7 +989,7 @@ pub(super) mod tests {
             "br0",
             vec![
                 of_type("odd", "vxlam"),
-                of_type("tunnel", "stt"),
+                of_type("tunnel", "lisp"),
                 of_type("test", "dummy-pmd"),
                 port(interface("vxlan_sys_4789")),
             ],
@@ -998,7 +997,7 @@ pub(super) mod tests {
         let types = "there are dpdk, dummy, geneve, gre, internal, patch, system, tap, vxlan";
         for (name, what) in [
             ("odd", "type \"vxlam\" does not exist"),
-            ("tunnel", "type \"stt\" is not supported yet"),
+            ("tunnel", "type \"lisp\" is not supported yet"),
             (
                 "test",
                 "type \"dummy-pmd\" needs a daemon with --enable-dummy",

@@ -616,7 +616,7 @@ mod tests {
             assert_eq!(told(kind, "rx-flow-ctrl"), Some(Severity::Warning));
         }
         // An unknown type is reported elsewhere.
-        assert_eq!(told("stt", "remote_ip"), None);
+        assert_eq!(told("lisp", "remote_ip"), None);
     }
 
     #[test]

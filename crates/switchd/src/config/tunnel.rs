@@ -49,15 +49,14 @@ pub fn read(
     let type_name = kind.name();
     let kind = of_family(kind, remote, local);
     let (in_key, out_key) = keys(kind, &mut options);
-    let has_checksum = !matches!(kind, TunnelKind::Gtpu | TunnelKind::Nvgre);
     let spec = TunnelSpec {
-        udp_dst: udp_port(kind, &mut options),
+        dst_port: dst_port(kind, &mut options),
         local,
         in_key,
         out_key,
         tos: tos(&mut options),
         ttl: ttl(&mut options),
-        csum: has_checksum && options.boolean("csum", false),
+        csum: has_checksum(kind) && options.boolean("csum", false),
         df: options.boolean("df_default", true),
         sequence: has_sequence(kind) && options.boolean("seq", false),
         carries,
@@ -73,6 +72,11 @@ pub fn read(
     Ok(spec)
 }
 
+fn has_checksum(kind: TunnelKind) -> bool {
+    // GTP-U and STT always have one, NVGRE has none.
+    !matches!(kind, TunnelKind::Gtpu | TunnelKind::Nvgre | TunnelKind::Stt)
+}
+
 fn has_sequence(kind: TunnelKind) -> bool {
     matches!(
         kind,
@@ -85,8 +89,8 @@ fn is_read(kind: TunnelKind, key: &str) -> bool {
     match key {
         "remote_ip" | "local_ip" | "key" | "in_key" | "out_key" | "tos" | "ttl" | "df_default"
         | "packet_type" | "egress_pkt_mark" => true,
-        "dst_port" => kind.udp_port().is_some(),
-        "csum" => !matches!(kind, TunnelKind::Gtpu | TunnelKind::Nvgre),
+        "dst_port" => kind.usual_port().is_some(),
+        "csum" => has_checksum(kind),
         "seq" => has_sequence(kind),
         "exts" => matches!(kind, TunnelKind::Vxlan { .. }),
         _ => false,
@@ -248,7 +252,7 @@ fn key(kind: TunnelKind, name: &str, options: &mut Options<'_>) -> TunnelKey {
             let number = number(text);
             let what = match number {
                 None => format!("\"{text}\" is neither a number nor flow, using 0"),
-                Some(number) if number >> bits != 0 => format!(
+                Some(number) if number.checked_shr(bits).unwrap_or(0) != 0 => format!(
                     "{text} has more than the {bits} bits of a key: no packet comes in with it, \
                      and its low bits are sent"
                 ),
@@ -274,8 +278,8 @@ fn number(text: &str) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
 }
 
-fn udp_port(kind: TunnelKind, options: &mut Options<'_>) -> u16 {
-    let Some(usual) = kind.udp_port() else {
+fn dst_port(kind: TunnelKind, options: &mut Options<'_>) -> u16 {
+    let Some(usual) = kind.usual_port() else {
         return 0;
     };
     let Some(text) = options.text("dst_port") else {
@@ -367,18 +371,20 @@ impl fmt::Display for Key {
     }
 }
 
-/// What a tunnel listens on: a UDP port, or GRE.
+/// What a tunnel listens on: a port of UDP or TCP, or GRE.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Line {
     Udp(u16),
+    Tcp(u16),
     Gre,
 }
 
 impl Line {
     fn of(spec: &TunnelSpec) -> Line {
-        match spec.udp_dst {
-            0 => Line::Gre,
-            port => Line::Udp(port),
+        match (spec.kind, spec.dst_port) {
+            (_, 0) => Line::Gre,
+            (TunnelKind::Stt, port) => Line::Tcp(port),
+            (_, port) => Line::Udp(port),
         }
     }
 }
@@ -472,7 +478,8 @@ impl<'a> Together<'a> {
                      '{other}' has"
                 ));
             }
-            (_, _, Line::Gre) => {
+            // Only STT is over TCP.
+            (_, _, Line::Gre | Line::Tcp(_)) => {
                 return Err(format!(
                     "{name}: {kind_name} cannot be told from {other_kind_name}, which port \
                      '{other}' has"

@@ -1,6 +1,7 @@
 //! Reference: writes the outer packet field by field, as the RFCs draw it, without preparation.
 
 use super::super::*;
+use crate::frame::Offload;
 
 /// Returns the checksum of RFC 1071, word by word.
 pub fn checksum(bytes: &[u8]) -> u16 {
@@ -12,8 +13,8 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Returns the UDP checksum, with 0xffff for 0.
-fn udp_checksum(addresses: &Addresses, datagram: &[u8]) -> u16 {
+/// Returns the checksum of UDP or TCP, with 0xffff for 0.
+fn transport_checksum(addresses: &Addresses, protocol: u8, datagram: &[u8]) -> u16 {
     let mut all = Vec::new();
     match addresses {
         Addresses::V4 { src, dst } => {
@@ -26,7 +27,7 @@ fn udp_checksum(addresses: &Addresses, datagram: &[u8]) -> u16 {
         }
     }
     all.extend((datagram.len() as u32).to_be_bytes());
-    all.extend([0, 0, 0, 17]);
+    all.extend([0, 0, 0, protocol]);
     all.extend(datagram);
     match checksum(&all) {
         0 => 0xffff,
@@ -39,13 +40,13 @@ fn udp(spec: &HeaderSpec, packet: &PerPacket<'_>, payload: &[u8]) -> Vec<u8> {
     let source = 32768 + (u128::from(packet.hash) * (61000 - 32768) / (1 << 32)) as u16;
     let mut datagram = Vec::new();
     datagram.extend(source.to_be_bytes());
-    datagram.extend(spec.udp_dst.to_be_bytes());
+    datagram.extend(spec.dst_port.to_be_bytes());
     datagram.extend((8 + payload.len() as u16).to_be_bytes());
     datagram.extend([0, 0]);
     datagram.extend(payload);
     let ipv6 = matches!(spec.addresses, Addresses::V6 { .. });
     if spec.checksum || ipv6 || spec.kind == TunnelKind::Gtpu {
-        let checksum = udp_checksum(&spec.addresses, &datagram);
+        let checksum = transport_checksum(&spec.addresses, 17, &datagram);
         datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
     }
     datagram
@@ -123,6 +124,65 @@ fn gre(spec: &HeaderSpec, packet: &PerPacket<'_>, inner: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Returns the TCP segment that carries all of `inner`, which has lost its tag and has this work
+/// left to do.
+fn stt(
+    spec: &HeaderSpec,
+    packet: &PerPacket<'_>,
+    (flags, l4, mss, tag): (u8, u8, u16, u16),
+    inner: &[u8],
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend((49152 + (packet.hash >> 18) as u16).to_be_bytes());
+    bytes.extend(spec.dst_port.to_be_bytes());
+    bytes.extend(((18 + inner.len() as u32) << 16).to_be_bytes());
+    bytes.extend(packet.sequence.to_be_bytes());
+    bytes.extend([0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
+    bytes.extend([0, flags, l4, 0]);
+    bytes.extend(mss.to_be_bytes());
+    bytes.extend(tag.to_be_bytes());
+    bytes.extend(packet.id.to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(inner);
+    let checksum = transport_checksum(&spec.addresses, 6, &bytes);
+    bytes[16..18].copy_from_slice(&checksum.to_be_bytes());
+    bytes
+}
+
+/// Returns the frame that carries `inner`, whose header has a tag taken out of `inner` and this
+/// offload work.
+pub fn outer_stt(
+    spec: &HeaderSpec,
+    packet: &PerPacket<'_>,
+    inner: &[u8],
+    offload: Offload,
+) -> Vec<u8> {
+    let is_tagged = inner.len() >= 18 && inner[12..14] == [0x81, 0] && inner[14] & 0x10 == 0;
+    let (tag, rest) = match is_tagged {
+        true => (
+            u16::from_be_bytes([inner[14] | 0x10, inner[15]]),
+            [&inner[..12], &inner[16..]].concat(),
+        ),
+        false => (0, inner.to_vec()),
+    };
+    // Behind all tags.
+    let mut at = 12;
+    while matches!(rest.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8])) {
+        at += 4;
+    }
+    let ipv4 = rest.get(at..at + 2) == Some(&[8, 0]);
+    let said = match offload.partial_checksum {
+        false => (u8::from(offload.checksum_valid), 0, 0, tag),
+        true => (
+            2 | if ipv4 { 4 } else { 0 } | if offload.csum_offset == 16 { 8 } else { 0 },
+            (offload.csum_start - if is_tagged { 4 } else { 0 }) as u8,
+            offload.gso_size,
+            tag,
+        ),
+    };
+    wrap(spec, packet, 6, stt(spec, packet, said, &rest))
+}
+
 /// Returns the frame that carries `inner`.
 pub fn outer(spec: &HeaderSpec, packet: &PerPacket<'_>, inner: &[u8]) -> Vec<u8> {
     let tunnel = match spec.kind {
@@ -132,9 +192,15 @@ pub fn outer(spec: &HeaderSpec, packet: &PerPacket<'_>, inner: &[u8]) -> Vec<u8>
         _ => Vec::new(),
     };
     let (protocol, payload) = match spec.kind {
+        TunnelKind::Stt => return outer_stt(spec, packet, inner, Offload::default()),
         TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => (47, gre(spec, packet, inner)),
         _ => (17, udp(spec, packet, &[&tunnel, inner].concat())),
     };
+    wrap(spec, packet, protocol, payload)
+}
+
+/// Returns the frame with these bytes in an IP packet.
+fn wrap(spec: &HeaderSpec, packet: &PerPacket<'_>, protocol: u8, payload: Vec<u8>) -> Vec<u8> {
     let mut bytes = [spec.eth_dst, spec.eth_src].concat();
     if let Some(vlan) = spec.vlan {
         bytes.extend(vlan.tpid.to_be_bytes());

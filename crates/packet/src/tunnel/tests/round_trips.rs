@@ -43,8 +43,8 @@ impl Case {
         let (spec, packet) = (&self.spec, &self.packet);
         let kind = spec.kind;
         let ipv6 = spec.addresses.is_ipv6();
-        let is_udp = kind.udp_port().is_some();
-        let is_checked = spec.checksum || is_udp && ipv6 || kind == TunnelKind::Gtpu;
+        let always = matches!(kind, TunnelKind::Gtpu | TunnelKind::Stt);
+        let is_checked = spec.checksum || kind.is_udp() && ipv6 || always;
         let mut flags = TunnelFlags::empty();
         flags.set(TunnelFlags::DF, spec.df && !ipv6);
         flags.set(TunnelFlags::KEY, spec.key);
@@ -54,7 +54,7 @@ impl Case {
         let is_gtpu = kind == TunnelKind::Gtpu;
         TunnelInfo {
             id: if spec.key {
-                packet.id & ((1 << kind.key_bits()) - 1)
+                packet.id & (u64::MAX >> (64 - kind.key_bits()))
             } else {
                 0
             },
@@ -87,7 +87,7 @@ fn specs() -> impl Strategy<Value = HeaderSpec> {
     (kinds, vlan, flags, addresses, other).prop_map(
         |(kind, vlan, (ipv6, bare, df, checksum, key, sequence), addresses, other)| {
             let (src, dst, src6, dst6) = addresses;
-            let (eth_src, eth_dst, udp_dst, eth_type) = other;
+            let (eth_src, eth_dst, dst_port, eth_type) = other;
             let ipv6 = kind == TunnelKind::Ip6Gre || ipv6 && kind != TunnelKind::Gre;
             let is_gre = matches!(kind, TunnelKind::Gre | TunnelKind::Ip6Gre);
             HeaderSpec {
@@ -109,11 +109,12 @@ fn specs() -> impl Strategy<Value = HeaderSpec> {
                 } else {
                     Addresses::V4 { src, dst }
                 },
-                udp_dst,
+                dst_port,
                 df,
-                checksum: checksum && kind != TunnelKind::Nvgre,
+                checksum: checksum && !matches!(kind, TunnelKind::Nvgre | TunnelKind::Stt),
                 key: key || !is_gre,
                 sequence: sequence && (is_gre || kind == TunnelKind::Gtpu),
+                mtu: 0,
             }
         },
     )
@@ -236,12 +237,12 @@ fn is_right(case: &Case, bytes: &[u8]) -> bool {
         Addresses::V6 { .. } => (l3 + 40, &bytes[l3 + 8..l3 + 40]),
     };
     let body = &bytes[l4..];
-    match case.spec.kind.udp_port() {
-        None => !case.spec.checksum || checksum(body) == 0,
-        Some(_) if body[6..8] == [0, 0] => !case.info().flags.contains(TunnelFlags::CSUM),
-        Some(_) => {
+    match case.spec.kind.ip_protocol() {
+        47 => !case.spec.checksum || checksum(body) == 0,
+        17 if body[6..8] == [0, 0] => !case.info().flags.contains(TunnelFlags::CSUM),
+        protocol => {
             let length = (body.len() as u32).to_be_bytes();
-            let all = [addresses, &length, &[0, 0, 0, 17], body].concat();
+            let all = [addresses, &length, &[0, 0, 0, protocol], body].concat();
             checksum(&all) == 0
         }
     }
@@ -264,12 +265,21 @@ fn parse_anything(bytes: &[u8], cuts: &[usize], offload: Offload) {
         assert!(options.bytes().is_empty() || kind == TunnelKind::Geneve);
         let offload = frame.offload();
         let result = decapsulate(&mut frame, &found);
-        if result.is_err() {
-            assert_eq!(result, Err(Reason::Congestion));
+        if let Err(reason) = result {
+            let is_stt = kind == TunnelKind::Stt;
+            assert!(reason == Reason::Congestion || is_stt && reason == Reason::Offload);
             assert_eq!(frame.to_vec(), bytes);
             continue;
         }
         let inner = frame.to_vec();
+        if kind == TunnelKind::Stt {
+            // The outer packet's offload work is gone, and the inner one's is sound.
+            let offload = frame.offload();
+            assert!(!offload.partial_checksum || usize::from(offload.csum_start) < inner.len());
+            let tag = inner.len() - (found.end - found.start);
+            assert!(tag == 0 || tag == 4 && inner[12..14] == [0x81, 0]);
+            continue;
+        }
         assert_eq!(inner.len(), found.end - found.start);
         if found.info.tos & 3 != 3 {
             assert_eq!(inner, bytes[found.start..found.end]);
@@ -368,6 +378,26 @@ proptest! {
         Header::new(&case.spec).unwrap().push(&mut sent, &case.packet()).unwrap();
 
         let outer = finished(&sent);
+        if case.spec.kind == TunnelKind::Stt {
+            // The header says what is left to do, unless that is a checksum of SCTP.
+            let (body, work) = match case.offload.csum_offset {
+                8 => (inner.clone(), Offload { checksum_valid: true, ..Offload::default() }),
+                _ => (case.inner.clone(), case.offload),
+            };
+            prop_assert_eq!(&outer, &reference::outer_stt(&case.spec, &case.packet, &body, work));
+            prop_assert!(is_right(&case, &outer));
+            let mut padded = outer.clone();
+            padded.resize(outer.len() + padding, 0);
+            for mut received in [sent, frame(&padded, &cuts)] {
+                let found = parse(&mut received, case.spec.kind).unwrap();
+                prop_assert_eq!(found.info, case.info());
+                decapsulate(&mut received, &found).unwrap();
+                prop_assert_eq!(received.to_vec(), &body[..]);
+                prop_assert_eq!(received.offload(), work);
+                prop_assert_eq!(finished(&received), &inner[..]);
+            }
+            return Ok(());
+        }
         prop_assert_eq!(&outer, &reference::outer(&case.spec, &case.packet(), &inner));
         prop_assert!(is_right(&case, &outer));
         if sent.offload().partial_checksum {
@@ -408,7 +438,7 @@ proptest! {
         if case.spec.kind == TunnelKind::Nvgre {
             case.spec.kind = TunnelKind::Vxlan { gbp: false };
         }
-        case.spec.checksum = true;
+        case.spec.checksum = case.spec.kind != TunnelKind::Stt;
         let mut sent = case.frame();
         Header::new(&case.spec).unwrap().push(&mut sent, &case.packet()).unwrap();
         let mut bytes = finished(&sent);

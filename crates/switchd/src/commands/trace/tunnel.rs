@@ -187,7 +187,7 @@ impl Walk<'_> {
         if number != openflow::port::LOCAL {
             return None;
         }
-        let (kind, udp) = self
+        let (kind, dst_port) = self
             .switch
             .with_datapath(|datapath| datapath.tunnels_for(bridge, frame))
             .ok()??;
@@ -196,7 +196,7 @@ impl Walk<'_> {
             let ports = bridge.ports.borrow();
             let tunnel = ports.values().find(|port| {
                 let spec = port.config.tunnel.as_ref();
-                spec.is_some_and(|spec| spec.kind == kind && spec.udp_dst == udp)
+                spec.is_some_and(|spec| spec.kind == kind && spec.dst_port == dst_port)
             });
             tunnel.map(|port| self.datapath_port(bridge, port.id))
         })
@@ -210,10 +210,11 @@ fn described(spec: &HeaderSpec, packet: &PerPacket<'_>, size: usize) -> String {
         TunnelKind::Gre | TunnelKind::Nvgre => 3,
         TunnelKind::Vxlan { .. } => 4,
         TunnelKind::Geneve => 5,
+        TunnelKind::Stt => 106,
         TunnelKind::Ip6Gre => 109,
         TunnelKind::Gtpu => 110,
     };
-    let (protocol, is_udp) = (kind.ip_protocol(), kind.udp_port().is_some());
+    let (protocol, is_udp) = (kind.ip_protocol(), kind.is_udp());
     let eth_type = if spec.addresses.is_ipv6() {
         0x86dd
     } else {
@@ -248,7 +249,10 @@ fn described(spec: &HeaderSpec, packet: &PerPacket<'_>, size: usize) -> String {
         } else {
             0
         };
-        let _ = write!(text, "udp(src=0,dst={},csum=0x{sum:x}),", spec.udp_dst);
+        let _ = write!(text, "udp(src=0,dst={},csum=0x{sum:x}),", spec.dst_port);
+    }
+    if kind == TunnelKind::Stt {
+        let _ = write!(text, "tcp(src=0,dst={}),", spec.dst_port);
     }
     let _ = match kind {
         TunnelKind::Vxlan { gbp } => {
@@ -265,6 +269,7 @@ fn described(spec: &HeaderSpec, packet: &PerPacket<'_>, size: usize) -> String {
             marks(packet),
             listed(packet.options)
         ),
+        TunnelKind::Stt => write!(text, "stt(id=0x{id:x})"),
         TunnelKind::Gtpu => write!(text, "gtpu(flags=0x30,msgtype=255,teid=0x{id:x})"),
         TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => {
             let bit = |is_set: bool, bit: u32| if is_set { bit } else { 0 };

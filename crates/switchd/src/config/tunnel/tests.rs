@@ -45,9 +45,12 @@ fn address(text: &str) -> IpAddr {
 }
 
 #[test]
-fn types_are_those_of_open_vswitch_and_nvgre() {
+fn types_are_those_of_open_vswitch_and_two_more() {
     let all: Vec<&str> = types().collect();
-    assert_eq!(all, ["vxlan", "geneve", "gre", "ip6gre", "nvgre", "gtpu"]);
+    assert_eq!(
+        all,
+        ["vxlan", "geneve", "gre", "ip6gre", "nvgre", "gtpu", "stt"]
+    );
     assert_eq!(kind_of("vxlan"), Some(TunnelKind::Vxlan { gbp: false }));
     assert_eq!(kind_of("erspan"), None);
 }
@@ -61,10 +64,11 @@ fn without_options_it_is_what_open_vswitch_has() {
         ("gre", 0, Carries::Frames),
         ("ip6gre", 0, Carries::Frames),
         ("nvgre", 0, Carries::Frames),
+        ("stt", 7471, Carries::Frames),
     ] {
         let spec = fine(name, &[]);
         assert_eq!(spec, TunnelSpec::new(kind_of(name).unwrap(), None));
-        assert_eq!((spec.udp_dst, spec.carries), (port, carries), "{name}");
+        assert_eq!((spec.dst_port, spec.carries), (port, carries), "{name}");
         assert_eq!((spec.tos, spec.ttl, spec.df), (Some(0), Some(64), true));
         assert!(!spec.csum && !spec.sequence);
     }
@@ -172,6 +176,10 @@ fn keys_that_cannot_be_are_told() {
     );
     assert_eq!(fine("gre", &[("key", "16777216")]).in_key, spec.in_key);
     assert_eq!(with("gtpu", &[("out_key", "0x100000000")]).1.len(), 1);
+    assert_eq!(
+        fine("stt", &[("key", "0xffffffffffffffff")]).out_key,
+        TunnelKey::Fixed(u64::MAX)
+    );
     for bad in ["abc", "-1", "+1", "", "0x", "08", "18446744073709551616"] {
         let (spec, problems) = with("gre", &[("in_key", bad)]);
         assert_eq!(spec.in_key, TunnelKey::Fixed(0), "{bad}");
@@ -185,14 +193,15 @@ fn keys_that_cannot_be_are_told() {
 
 #[test]
 fn the_udp_port_has_a_range() {
-    assert_eq!(fine("vxlan", &[("dst_port", "8472")]).udp_dst, 8472);
-    assert_eq!(fine("gtpu", &[("dst_port", "65535")]).udp_dst, 65535);
+    assert_eq!(fine("vxlan", &[("dst_port", "8472")]).dst_port, 8472);
+    assert_eq!(fine("gtpu", &[("dst_port", "65535")]).dst_port, 65535);
+    assert_eq!(fine("stt", &[("dst_port", "7472")]).dst_port, 7472);
     for bad in ["0", "65536", "abc", "-1"] {
         let (spec, problems) = with("geneve", &[("dst_port", bad)]);
-        assert_eq!((spec.udp_dst, problems.len()), (6081, 1), "{bad}");
+        assert_eq!((spec.dst_port, problems.len()), (6081, 1), "{bad}");
     }
     let (spec, problems) = with("gre", &[("dst_port", "5")]);
-    assert_eq!((spec.udp_dst, problems.len()), (0, 1));
+    assert_eq!((spec.dst_port, problems.len()), (0, 1));
 }
 
 #[test]
@@ -233,6 +242,9 @@ fn switches_are_those_that_the_kind_has() {
         ("gtpu", "csum"),
         ("nvgre", "csum"),
         ("nvgre", "seq"),
+        ("stt", "csum"),
+        ("stt", "seq"),
+        ("stt", "exts"),
         ("vxlan", "seq"),
         ("geneve", "exts"),
     ] {
@@ -374,5 +386,12 @@ fn one_port_has_tunnels_of_one_kind() {
     assert_eq!(
         add("f", "nvgre", &[]),
         Err("f: nvgre cannot be told from gre, which port 'e' has".into())
+    );
+    // A port of TCP is another than that of UDP with the same number.
+    assert_eq!(add("g", "stt", &[("dst_port", "4789")]), Ok(()));
+    assert!(add("h", "stt", &[("dst_port", "4789")]).is_err());
+    assert_eq!(
+        add("i", "stt", &[("dst_port", "4789"), ("key", "1")]),
+        Ok(())
     );
 }
