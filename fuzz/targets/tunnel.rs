@@ -3,7 +3,8 @@
 //! * nothing panics, and the inner packet is part of the frame;
 //! * neither parsing nor a refusal for congestion changes a byte;
 //! * what comes out can be sent again with the same metadata, and has the same metadata when it
-//!   comes back, also over the wire, where its checksums are verified.
+//!   comes back, also over the wire, where its checksums are verified;
+//! * an STT frame that is cut anywhere comes out of its segments as it was.
 //!
 //! Input: `PLAN` bytes (see [`Plan`]), then the frame.
 #![no_main]
@@ -12,9 +13,10 @@ use libfuzzer_sys::fuzz_target;
 use packet::checksum::{finish_partial, ipv4_header};
 use packet::frame::Gso;
 use packet::options::{KeyRange, end};
+use packet::segment::Cut;
 use packet::tunnel::{
-    Decapsulated, GeneveOptions, Header, HeaderSpec, Mapping, OptionBuffer, PerPacket, PushError,
-    Reason, TunnelFlags, TunnelInfo, TunnelKind, decapsulate, parse, parse_quick,
+    Addresses, Decapsulated, GeneveOptions, Header, HeaderSpec, Mapping, OptionBuffer, PerPacket,
+    PushError, Reason, TunnelFlags, TunnelInfo, TunnelKind, decapsulate, parse, parse_quick, stt,
 };
 use packet::{FlowKey, Frame, HeapFrame, Offload};
 
@@ -120,7 +122,7 @@ fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options:
     let spec = HeaderSpec {
         payload: found.payload,
         df: info.flags.contains(TunnelFlags::DF),
-        checksum: info.flags.contains(TunnelFlags::CSUM),
+        checksum: info.flags.contains(TunnelFlags::CSUM) && kind != TunnelKind::Stt,
         key: info.flags.contains(TunnelFlags::KEY),
         ..HeaderSpec::new(kind, info.addresses.expect("known once parsed"))
     };
@@ -145,14 +147,26 @@ fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options:
             return;
         }
     }
+    if frame.offload().gso != Gso::None {
+        // STT carries it whole.
+        return send_in_segments(frame, &sent, found);
+    }
     let mut inner = frame.clone();
     assert!(finish_partial(&mut inner));
     let mut wire = sent.clone();
     assert!(finish_partial(&mut wire));
     wire.set_offload(Offload::default());
     // A checksum that is written into the inner headers makes another packet of it; one at an odd
-    // offset is written before the header is pushed.
-    let is_put_off = sent.offload().partial_checksum == frame.offload().partial_checksum;
+    // offset is written before the header is pushed, as is one that STT's header cannot say.
+    let is_stt = kind == TunnelKind::Stt;
+    let keeps = |sent: &HeapFrame| {
+        sent.to_vec()
+            .ends_with(frame.to_vec().get(16..).unwrap_or(&[]))
+    };
+    if is_stt && keeps(&sent) && keeps(&wire) {
+        send_in_segments(frame, &sent, found);
+    }
+    let is_put_off = !is_stt && sent.offload().partial_checksum == frame.offload().partial_checksum;
     let headers = |frame: &HeapFrame| frame.to_vec().into_iter().take(62).collect::<Vec<u8>>();
     let is_same = headers(&inner) == headers(frame);
     let sent = (is_same || is_put_off).then_some(sent);
@@ -164,6 +178,96 @@ fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options:
         assert!(finish_partial(&mut sent));
         assert_eq!(sent.to_vec(), inner.to_vec());
     }
+}
+
+/// Cuts a sent STT frame as a link with a small MTU does, and puts the segments together, the last
+/// one first.
+fn send_in_segments(frame: &HeapFrame, sent: &HeapFrame, found: &Decapsulated) {
+    let mut sent = sent.clone();
+    let offload = sent.offload();
+    let gso = match found.info.addresses {
+        Some(Addresses::V4 { .. }) => Gso::Tcp4,
+        _ => Gso::Tcp6,
+    };
+    sent.set_offload(Offload {
+        gso,
+        gso_size: 48,
+        ..offload
+    });
+    let cut = Cut::new(sent).expect("what is sent is TCP");
+    let segments: Vec<HeapFrame> = cut.map(|one| one.expect("memory")).collect();
+    let mut waiting = stt::Reassembly::new(stt::Limits::default());
+    for mut one in segments.into_iter().rev() {
+        one.set_offload(Offload::default());
+        let mut segment = stt::Segment::read(&mut one).expect("right lengths and checksums");
+        if !segment.is_whole() {
+            match waiting.add(&segment, &one, 0) {
+                (stt::Outcome::Waits, 0) => continue,
+                (stt::Outcome::Whole(all, whole), 0) => (segment, one) = (all, whole),
+                other => panic!("{other:?}"),
+            }
+        }
+        let again = segment.open(&mut one).expect("what is sent is sound");
+        assert_eq!(lasting(&again), lasting(found));
+        decapsulate(&mut one, &again).expect("offload work is as it was");
+        assert_eq!(one.to_vec(), frame.to_vec());
+        let (now, then) = (one.offload(), frame.offload());
+        assert_eq!(now.partial_checksum, then.partial_checksum);
+        assert_eq!((now.gso, now.gso_size), (then.gso, then.gso_size));
+        return;
+    }
+    panic!("no last segment");
+}
+
+/// Gives the bytes to a reassembly as segments that lie: each of its first bytes is one's offset in
+/// an STT frame. Whatever comes out has all its bytes.
+fn join_lies(bytes: &[u8]) {
+    let limits = stt::Limits {
+        frames: 3,
+        frames_of_one: 2,
+        bytes: 4096,
+        runs_of_one: 4,
+        wait_ms: 5,
+    };
+    let mut waiting = stt::Reassembly::new(limits);
+    for (now, piece) in (0..).zip(bytes.chunks(9)) {
+        let [first, offset, payload @ ..] = piece else {
+            continue;
+        };
+        let mut one = HeapFrame::new(&lying(*first, *offset, payload));
+        one.set_offload(Offload {
+            checksum_valid: true,
+            ..Offload::default()
+        });
+        let Ok(segment) = stt::Segment::read(&mut one) else {
+            continue;
+        };
+        if let (stt::Outcome::Whole(all, mut whole), _) = waiting.add(&segment, &one, now / 4) {
+            assert!(all.is_whole());
+            let _ = all
+                .open(&mut whole)
+                .map(|found| decapsulate(&mut whole, &found));
+        }
+        waiting.expire(now / 4);
+    }
+    waiting.clear();
+}
+
+/// Returns a segment of one of four STT frames of one of four lengths.
+fn lying(first: u8, offset: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 54];
+    bytes[12] = 8;
+    bytes[14] = 0x45;
+    bytes[17] = (40 + payload.len()) as u8;
+    bytes[23] = 6;
+    bytes[29] = first & 1;
+    bytes[39] = 32 + (first >> 4 & 3);
+    bytes[41] = offset % 36;
+    bytes[45] = first >> 2 & 3;
+    bytes[46] = 5 << 4;
+    bytes.extend(payload);
+    make_right(&mut bytes);
+    bytes
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -181,6 +285,9 @@ fuzz_target!(|data: &[u8]| {
     let mut quick = Decapsulated::default();
     let is_common = parse_quick(&frame, plan.kind, &mut quick);
     let found = parse(&mut frame, plan.kind);
+    if plan.kind == TunnelKind::Stt {
+        join_lies(&bytes);
+    }
     if is_common {
         assert_eq!(found, Ok(quick));
     }
@@ -196,11 +303,14 @@ fuzz_target!(|data: &[u8]| {
     let options = found.options(&frame).bytes().to_vec();
     keep_options(found.options(&frame));
     if let Err(reason) = decapsulate(&mut frame, &found) {
-        assert_eq!(reason, Reason::Congestion);
+        let is_stt = plan.kind == TunnelKind::Stt;
+        assert!(reason == Reason::Congestion || is_stt && reason == Reason::Offload);
         assert_eq!(frame.to_vec(), bytes);
         return;
     }
-    assert_eq!(frame.len(), found.end - found.start);
+    // STT's header may have had its tag.
+    let tag = frame.len() - (found.end - found.start);
+    assert!(tag == 0 || tag == 4 && plan.kind == TunnelKind::Stt);
     if found.start > 0 {
         send_back(&frame, plan.kind, &found, &options);
     }

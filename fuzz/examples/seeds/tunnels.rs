@@ -45,6 +45,8 @@ fn frame(spec: &HeaderSpec) -> Vec<u8> {
     if let Ok(header) = Header::new(spec) {
         let _ = header.push(&mut frame, &packet);
     }
+    // STT leaves the outer checksum to a device.
+    packet::checksum::finish_partial(&mut frame);
     HeapFrame::to_vec(&frame)
 }
 
