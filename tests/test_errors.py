@@ -46,7 +46,7 @@ def errors_name_what_is_wrong(lab):
     switch.enable_dpdk()
     switch.bridge()
     add(switch, "x1", "type=vxlam")
-    add(switch, "x2", "type=stt")
+    add(switch, "x2", "type=lisp")
     add(
         switch,
         "x3",
@@ -63,7 +63,7 @@ def errors_name_what_is_wrong(lab):
     )
     check(errors["x4"].startswith("Error attaching device 'net_nonsense0' to DPDK"), errors["x4"])
     if switch.is_ovs:
-        # It has the type stt, and says of others, and of DPDK's devices, no more than this.
+        # It has the type lisp, and says of others, and of DPDK's devices, no more than this.
         equal(
             errors["x1"],
             "could not open network device x1 (Address family not supported by protocol)",
@@ -72,7 +72,7 @@ def errors_name_what_is_wrong(lab):
         return
     known = (
         "there are afxdp, dpdk, dpdkvhostuser, dpdkvhostuserclient, geneve, gre, gtpu, internal, "
-        "ip6gre, nvgre, patch, system, tap, vxlan"
+        "ip6gre, nvgre, patch, stt, system, tap, vxlan"
     )
     begin = "could not open network device {} (Address family not supported by protocol): "
     equal(
@@ -82,7 +82,7 @@ def errors_name_what_is_wrong(lab):
     )
     equal(
         problem(switch, "x2"),
-        begin.format("x2") + f'type "stt" is not supported yet; {known}',
+        begin.format("x2") + f'type "lisp" is not supported yet; {known}',
         "error of a tunnel",
     )
     check("none.pcap" in errors["x3"] and "No such file or directory" in errors["x3"], errors["x3"])
