@@ -162,7 +162,7 @@ fn congestion_of_any_segment_counts() {
     let mut wire = on_the_wire(sent);
     let mut marked = wire[1].to_vec();
     marked[15] |= 3;
-    let sum = twin::checksum(&[&marked[14..24], &[0, 0], &marked[26..34]].concat());
+    let sum = reference::checksum(&[&marked[14..24], &[0, 0], &marked[26..34]].concat());
     marked[24..26].copy_from_slice(&sum.to_be_bytes());
     wire[1] = HeapFrame::new(&marked);
     let (whole, info) = join(&wire, &mut Reassembly::new(Limits::default())).unwrap();
@@ -358,7 +358,7 @@ fn what_waits_is_bounded() {
 
 /// The reference for one STT frame: which of its bytes have come, one by one.
 #[derive(Default)]
-struct Twin {
+struct Reference {
     total: Option<usize>,
     bytes: BTreeMap<usize, u8>,
     count: u64,
@@ -371,7 +371,7 @@ enum Told {
     Refused(Refusal, u64),
 }
 
-impl Twin {
+impl Reference {
     fn add(&mut self, total: usize, offset: usize, bytes: &[u8]) -> Told {
         let known = *self.total.get_or_insert(total);
         let places: BTreeSet<usize> = (offset..offset + bytes.len()).collect();
@@ -404,7 +404,7 @@ fn segment_of(number: u32, total: usize, offset: usize, bytes: &[u8]) -> HeapFra
     tcp.extend(bytes);
     let mut ip = hex("4500 0000 0000 4000 4006 0000 00000001 00000002");
     ip[3] = 20 + tcp.len() as u8;
-    let sum = twin::checksum(&ip);
+    let sum = reference::checksum(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     let ethernet = hex("020000000002 020000000001 0800");
     let mut frame = HeapFrame::new(&[ethernet, ip, tcp].concat());
@@ -424,7 +424,7 @@ proptest! {
         pieces in proptest::collection::vec((0..2_u32, 0..3_usize, 0..6_usize, 1..5_usize, any::<u8>()), 1..40),
     ) {
         let mut waiting = Reassembly::new(Limits::default());
-        let mut twins = [Twin::default(), Twin::default()];
+        let mut references = [Reference::default(), Reference::default()];
         for (number, lie, at, length, byte) in pieces {
             // Mostly whole pieces of ten bytes of an STT frame of sixty; some longer, some of a
             // frame that has another length.
@@ -444,9 +444,9 @@ proptest! {
                     Told::Whole(frame.to_vec())
                 }
             };
-            prop_assert_eq!(told, twins[number as usize].add(total, offset, &bytes));
+            prop_assert_eq!(told, references[number as usize].add(total, offset, &bytes));
         }
-        let left: u64 = twins.iter().map(|twin| twin.count).sum();
+        let left: u64 = references.iter().map(|one| one.count).sum();
         prop_assert_eq!(waiting.clear(), left);
     }
 
