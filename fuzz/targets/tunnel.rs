@@ -116,6 +116,11 @@ fn lasting(found: &Decapsulated) -> (TunnelInfo, packet::tunnel::Payload) {
     (info, found.payload)
 }
 
+/// Returns whether frames are equal, also where their bytes lie in other segments.
+fn are_equal(one: &HeapFrame, other: &HeapFrame) -> bool {
+    (one.to_vec(), one.offload()) == (other.to_vec(), other.offload())
+}
+
 /// Sends the decapsulated frame into the tunnel again.
 fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options: &[u8]) {
     let info = &found.info;
@@ -137,13 +142,13 @@ fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options:
         Ok(()) => {}
         Err(PushError::Segment) => {
             assert_ne!(frame.offload().gso, Gso::None);
-            assert_eq!(sent, *frame);
+            assert!(are_equal(&sent, frame));
             return;
         }
         Err(error) => {
             // An offset behind the end, of a checksum inside the frame.
             assert_eq!(error, PushError::Checksum);
-            assert_eq!(sent, *frame);
+            assert!(are_equal(&sent, frame));
             return;
         }
     }
