@@ -14,7 +14,7 @@ IMAGES = os.path.join(ROOT, ".build/guest")
 
 class Guest:
     """A guest whose only network device is the vhost-user port with the socket `path` (QEMU
-    listens, the switch connects)."""
+    listens, the switch connects), or the other end of QEMU's `netdev` with the id "net"."""
 
     def __init__(
         self,
@@ -28,41 +28,34 @@ class Guest:
         mtu=None,
         device_options="",
         queues=1,
+        netdev=None,
     ):
-        self.lab, self.name, self.marker = lab, name, 0
-        for file in ("vmlinuz", "initramfs"):
-            if not os.path.exists(os.path.join(IMAGES, file)):
-                raise Skip(f"no {IMAGES}/{file}: run scripts/setup")
-        console = os.path.join(lab.directory, f"{name}.serial")
         words = ["console=ttyS0", "quiet", "panic=1", "mitigations=off", "tsc=unstable"]
         for key, value in (("ip", ip), ("ip6", ip6), ("mtu", mtu)):
             if value:
                 words.append(f"sluice.{key}={value}")
         many = ",mq=on" if queues > 1 else ""
-        self.process = lab.start(
+        if netdev is None:
+            net = ["-chardev", f"socket,id=net,path={path},server=on,wait=off"]
+            net += ["-netdev", f"vhost-user,id=net,chardev=net,queues={queues}"]
+        else:
+            net = ["-netdev", netdev]
+        self.boot(
+            lab,
+            name,
+            (f"{IMAGES}/vmlinuz", f"{IMAGES}/initramfs"),
+            words,
             [
-                "qemu-system-x86_64",
+                # vhost-user needs memory that two processes can map; a memfd needs no huge pages.
                 "-machine",
                 "q35,accel=tcg,memory-backend=ram",
-                "-cpu",
-                "max",
+                "-object",
+                f"memory-backend-memfd,id=ram,size={memory}M,share=on",
                 "-smp",
                 str(queues),
                 "-m",
                 str(memory),
-                # vhost-user needs memory that two processes can map; a memfd needs no huge pages.
-                "-object",
-                f"memory-backend-memfd,id=ram,size={memory}M,share=on",
-                "-kernel",
-                f"{IMAGES}/vmlinuz",
-                "-initrd",
-                f"{IMAGES}/initramfs",
-                "-append",
-                " ".join(words),
-                "-chardev",
-                f"socket,id=net,path={path},server=on,wait=off",
-                "-netdev",
-                f"vhost-user,id=net,chardev=net,queues={queues}",
+                *net,
                 # No MSI-X with one queue pair: QEMU 7.2 without KVM dies when a guest masks the
                 # control queue's vector of a vhost device.
                 "-device",
@@ -70,6 +63,33 @@ class Guest:
                     f"virtio-net-pci,netdev=net,mac={address},romfile=,"
                     f"vectors={2 * queues + 2 if queues > 1 else 0}{many}{device_options}"
                 ),
+            ],
+        )
+        if path is not None:
+            wait_for(f"QEMU of {name} listens", lambda: os.path.exists(path))
+
+    def boot(self, lab, name, images, words, devices, start=None):
+        """Starts QEMU with a kernel and an initramfs, words of the kernel's command line and
+        arguments for the rest of the machine, and connects to its serial line. `start` starts it,
+        else the lab does."""
+        self.lab, self.name, self.marker = lab, name, 0
+        kernel, initramfs = images
+        for file in images:
+            if not os.path.exists(file):
+                raise Skip(f"no {file}: run scripts/setup")
+        console = os.path.join(lab.directory, f"{name}.serial")
+        self.process = (start or lab.start)(
+            [
+                "qemu-system-x86_64",
+                "-cpu",
+                "max",
+                "-kernel",
+                kernel,
+                "-initrd",
+                initramfs,
+                "-append",
+                " ".join(words),
+                *devices,
                 "-nodefaults",
                 "-no-user-config",
                 "-no-reboot",
@@ -82,9 +102,7 @@ class Guest:
             ],
             f"{name}.qemu",
         )
-        wait_for(
-            f"QEMU of {name} listens", lambda: os.path.exists(console) and os.path.exists(path)
-        )
+        wait_for(f"QEMU of {name} has its serial line", lambda: os.path.exists(console))
         self.serial = socket.socket(socket.AF_UNIX)
         self.serial.connect(console)
         self.transcript = ""
