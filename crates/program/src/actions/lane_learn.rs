@@ -83,8 +83,8 @@ impl LaneLearn {
         })
     }
 
-    /// Calls `put` with each word that the rule would match of the packet whose words `read` returns,
-    /// in the order of [`Learn::shape`], and its value.
+    /// Calls `put` with each word that the rule would match of the packet whose words `read`
+    /// returns, in the order of [`Learn::shape`], and its value.
     #[inline(always)]
     pub fn matched(&self, read: impl Fn(u8) -> u64, mut put: impl FnMut(u8, u64)) {
         for ((word, _), writes) in self.learn.shape.iter().zip(&self.matched) {

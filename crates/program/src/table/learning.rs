@@ -278,8 +278,8 @@ impl Reach {
         }
     }
 
-    /// Returns whether lanes can follow packets to all steps that ask, and no two of these teach the
-    /// same rule.
+    /// Returns whether lanes can follow packets to all steps that ask, and no two of these teach
+    /// the same rule.
     fn are_by_lanes(&self) -> bool {
         let may = self.tables_that_lead(Goal::Steps);
         self.steps.values().all(|steps| steps.len() == 1)

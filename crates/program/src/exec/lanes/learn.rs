@@ -3,10 +3,10 @@
 //! While the rules that packets would teach are in force, nothing is to be asked for and lanes go
 //! on. Packets whose rule is not in force become walks that wait until the others of the burst are
 //! done; then they ask one after the other, in the order in which they came. So do packets that
-//! teach the same rule as one before them that waits. This is as if each packet were finished before
-//! the next only where packets of the burst's port cannot meet what is asked for, and where no two
-//! steps teach the same rule: `table::learning` says where that is so. Packets of a port that may
-//! not ask for more rules now ([`super::super::suspend::rates`]) go on, too.
+//! teach the same rule as one before them that waits. This is as if each packet were finished
+//! before the next only where packets of the burst's port cannot meet what is asked for, and where
+//! no two steps teach the same rule: `table::learning` says where that is so. Packets of a port
+//! that may not ask for more rules now ([`super::super::suspend::rates`]) go on, too.
 
 use crate::actions::block::{ActionBlock, LANE_WORDS};
 use crate::actions::lane_learn::{LaneLearn, Loaded};
@@ -101,8 +101,8 @@ struct Known<'s> {
     place: ResumePoint,
     /// Whether rules of the bridge have been asked for.
     are_asked: bool,
-    /// Whether rules that were changed too often are to be asked for later: each packet that teaches
-    /// one decides anew what.
+    /// Whether rules that were changed too often are to be asked for later: each packet that
+    /// teaches one decides anew what.
     defers: bool,
     /// Whether packets of the port may ask for new rules; None: to be found out.
     may_ask: Option<bool>,

@@ -93,7 +93,8 @@ impl Flaps {
         self.deferred > 0
     }
 
-    /// Returns whether something of a rule, by the hash of its match, may have to be asked for later.
+    /// Returns whether something of a rule, by the hash of its match, may have to be asked for
+    /// later.
     pub fn may_defer(&self, bridge: u32, learn: &Learn, hash: u64) -> bool {
         self.list.iter().any(|flap| {
             flap.wanted.is_some()
