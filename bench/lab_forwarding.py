@@ -707,7 +707,7 @@ def b9(lab, options):
 def b10(lab, options):
     """How far the same figure spreads: from start to start, each of which is a run; and from window
     to window of one start, which have in common what a start decides (where memory lies)."""
-    starts = by_mode(options, 2, 3, 5)
+    starts = by_mode(options, 1, 3, 5)
     windows = by_mode(options, 3, 10, 30)
     for _ in range(starts):
         if wanted(options, "testpmd"):

@@ -393,6 +393,7 @@ mod tests {
             high: median + error,
             deviation: error,
             runs: vec![median; 3],
+            borrowed: 0.0,
         };
         Results {
             experiments: vec![Experiment {
@@ -534,6 +535,7 @@ mod tests {
             high,
             deviation: 0.0,
             runs: vec![median; runs],
+            borrowed: 0.0,
         };
         let mut foretold = Foretold::default();
         for (before, after, unit, inside, narrow) in [

@@ -73,6 +73,9 @@ const EMBEDDED: &[(&str, &str)] = &[
 /// longer windows do not even out.
 const QUICK: f64 = 0.3;
 
+/// Most windows of a cell in a quick run.
+const QUICK_ROUNDS: u32 = 3;
+
 /// Most cells of one experiment.
 pub const MOST_CELLS: usize = 10_000;
 
@@ -239,8 +242,10 @@ impl Experiment {
         match mode {
             Mode::Quick => {
                 // A program starts its switches anew for every round, which takes most of it.
-                let most = if self.method().is_outside() { 2 } else { 3 };
-                let most = self.quick_rounds.unwrap_or(most).min(most);
+                let usual = if self.method().is_outside() { 2 } else { 3 };
+                let most = self
+                    .quick_rounds
+                    .map_or(usual, |rounds| rounds.min(QUICK_ROUNDS));
                 self.rounds.unwrap_or(most).min(most)
             }
             Mode::Normal => self.rounds.unwrap_or(5),

@@ -98,6 +98,9 @@ pub struct Window {
     /// A cache line's way between the first two cores that the window used and back, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_ns: Option<f64>,
+    /// The core whose speed that is, and the second one if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<(usize, Option<usize>)>,
 }
 
 /// How often a journal that another run seems to write is tried again, and how long after.

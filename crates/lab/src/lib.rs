@@ -25,6 +25,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod samples;
+pub mod scatter;
 pub mod settings;
 #[cfg(test)]
 mod simulated;

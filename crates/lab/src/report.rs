@@ -147,7 +147,8 @@ impl Page<'_> {
                     footer {
                         p {
                             "Figures are medians of runs; the interval is where the next run's \
-                             median lies with 95%. Made by "
+                             median lies with 95%. What few runs scatter by is told with \
+                             the help of the experiment's other cells. Made by "
                             code { "sluice lab" } " " (made.version)
                             @if !made.command.is_empty() { ": " code class="long" { (made.command) } }
                         }

@@ -212,12 +212,16 @@ pub struct Cell {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Windows {
-    /// Those that gave figures.
+    /// Those that the cell's figures are of.
     pub measured: u32,
     /// Those that gave none.
     pub failed: u32,
     /// Why the first of these did not.
     pub because: Option<String>,
+    /// Those that gave figures, but are put aside: the machine was not as it was most of the time
+    /// ([`speed::Usual`](crate::speed::Usual)). They are not among the measured.
+    #[serde(default)]
+    pub aside: u32,
     /// Those, of the measured, in which the machine's speed moved even the last time.
     pub moved: u32,
     /// How often windows were repeated since the machine's speed moved.
@@ -248,6 +252,15 @@ pub struct Figure {
     /// The runs.
     #[serde(default)]
     pub runs: Vec<f64>,
+    /// Degrees of freedom of its scatter that were borrowed from other cells of the experiment
+    /// ([`scatter`](crate::scatter)), beside one less than runs. 0 where the interval is from its
+    /// own runs only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub borrowed: f64,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// A plot of cells.

@@ -18,6 +18,7 @@ use crate::methods::{Limits, Method};
 use crate::place;
 use crate::program;
 use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value, Windows};
+use crate::scatter;
 use crate::settings::Settings;
 use crate::simulation;
 use crate::speed::{self, Probe};
@@ -43,6 +44,9 @@ const OFFERED: f64 = 2.4;
 const PROGRAM: f64 = 18.0;
 /// After so many starts that failed a subject is not started again for the same cells.
 const FAILURES: u32 = 2;
+/// The share of an experiment's windows of which at most so many are measured again since the
+/// machine was in another state than usual.
+const AGAIN: f64 = 0.25;
 /// Longest time of a program, for each round.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(1800);
 
@@ -358,7 +362,63 @@ fn trials(
             visit(group, round, rounds, options, hands, journal, known, clock)?;
         }
     }
+    // Windows in another state of the machine than most are measured once more, now that it may
+    // have passed.
+    let usual = usual(&known.windows);
+    let mine = |w: &&Window| w.experiment == experiment.id && !w.figures.is_empty();
+    let others: Vec<_> = known
+        .windows
+        .iter()
+        .filter(|w| mine(w) && w.round < rounds && is_other(&usual, w))
+        .map(|w| (w.subject.clone(), w.at.clone()))
+        .collect();
+    let all = known.windows.iter().filter(mine).count();
+    let mut left = (all as f64 * AGAIN).ceil() as usize;
+    for group in &mut groups {
+        let is_theirs = |at: &BTreeMap<String, Value>| {
+            let mut theirs = others.iter();
+            theirs.any(|(subject, of)| *subject == group.subject && of == at)
+        };
+        group.cells.retain(|(at, ..)| is_theirs(at));
+        group.cells.truncate(left);
+        left -= group.cells.len();
+        if (hands.stop)() {
+            return Ok(());
+        }
+        if !group.cells.is_empty() {
+            // This was not planned.
+            clock.left += clock.visit(experiment, options, group.subject, group.cells.len());
+            visit(group, rounds, rounds, options, hands, journal, known, clock)?;
+        }
+    }
     Ok(())
+}
+
+/// What the machine was like in most windows.
+fn usual(windows: &[Window]) -> speed::Usual {
+    let measured = windows.iter().filter(|w| !w.figures.is_empty());
+    speed::Usual::of(measured.filter_map(|w| Some((w.cores?, w.speed, w.between_ns))))
+}
+
+/// Whether a window was measured in another state of the machine than most.
+fn is_other(usual: &speed::Usual, window: &Window) -> bool {
+    window
+        .cores
+        .is_some_and(|cores| usual.is_other(cores, window.speed, window.between_ns))
+}
+
+/// Of a cell's windows those that its figures are of, and how many are put aside: those in another
+/// state of the machine than most, if at least two and half of all are left.
+fn in_usual_state<'w>(windows: &[&'w Window], usual: &speed::Usual) -> (Vec<&'w Window>, u32) {
+    let (measured, failed): (Vec<&Window>, Vec<&Window>) =
+        windows.iter().partition(|w| !w.figures.is_empty());
+    let (others, mut left): (Vec<&Window>, Vec<&Window>) =
+        measured.iter().partition(|w| is_other(usual, w));
+    if left.len() < 2 || left.len() < others.len() {
+        return (windows.to_vec(), 0);
+    }
+    left.extend(failed);
+    (left, others.len() as u32)
 }
 
 /// Puts cells that need the same ports together. Subjects take turns within each.
@@ -549,6 +609,10 @@ fn visit(
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
+        let number = match round < rounds {
+            true => format!("{}/{rounds}", round + 1),
+            false => "again".into(),
+        };
         let seconds = begun.elapsed().as_secs_f64();
         let (window, text) = match found {
             Ok(found) => {
@@ -564,6 +628,7 @@ fn visit(
                     moved: found.moved,
                     speed: found.speed,
                     between_ns: found.between,
+                    cores: Some(found.cores),
                     seconds,
                     ..blank(at)
                 };
@@ -580,10 +645,9 @@ fn visit(
         };
         record(window, known)?;
         (hands.progress)(&format!(
-            "{} {id} {subject} {} {}/{rounds}: {text}",
+            "{} {id} {subject} {} {number}: {text}",
             clock.left(cost),
-            words.join(" "),
-            round + 1
+            words.join(" ")
         ));
     }
     group.failures = if measured { 0 } else { group.failures + 1 };
@@ -861,10 +925,11 @@ fn assemble(
     known: &Known,
     stopped: bool,
 ) -> results::Experiment {
-    let cells = match experiment.method().is_outside() {
+    let mut cells = match experiment.method().is_outside() {
         true => outside_cells(experiment, known),
         false => trial_cells(experiment, options, versions, known),
     };
+    scatter::moderate(&mut cells, &experiment.measures);
     let paper_cells = experiment
         .paper_figures
         .iter()
@@ -887,11 +952,7 @@ fn assemble(
     let complete = match experiment.method().is_outside() {
         true => known.done.contains_key(&experiment.id),
         false => {
-            let runs = |cell: &Cell| {
-                cell.figures
-                    .values()
-                    .all(|f| f.runs.len() >= rounds as usize)
-            };
+            let runs = |cell: &Cell| cell.windows.measured + cell.windows.aside >= rounds;
             cells
                 .iter()
                 .all(|cell| cell.missing.is_some() || runs(cell))
@@ -1002,6 +1063,7 @@ fn single(value: f64) -> Figure {
         high: value,
         deviation: 0.0,
         runs: vec![value],
+        borrowed: 0.0,
     }
 }
 
@@ -1012,6 +1074,7 @@ fn trial_cells(
     known: &Known,
 ) -> Vec<Cell> {
     let mut cells = Vec::new();
+    let usual = usual(&known.windows);
     for id in experiment.subjects.iter().filter(|id| wanted(options, id)) {
         for at in experiment.cells(options.mode) {
             let windows: Vec<&Window> = known
@@ -1019,6 +1082,8 @@ fn trial_cells(
                 .iter()
                 .filter(|w| w.experiment == experiment.id && w.subject == *id && w.at == at)
                 .collect();
+            let seconds = windows.iter().map(|w| w.seconds).sum();
+            let (windows, aside) = in_usual_state(&windows, &usual);
             let mut figures = BTreeMap::new();
             for measure in &experiment.measures {
                 let runs: Vec<f64> = windows
@@ -1052,6 +1117,7 @@ fn trial_cells(
                 measured: measured.len() as u32,
                 failed: (windows.len() - measured.len()) as u32,
                 because: windows.iter().find_map(|w| w.missing.clone()),
+                aside,
                 moved: measured.iter().filter(|w| w.moved).count() as u32,
                 repeated: windows.iter().map(|w| w.repeated).sum(),
                 limited: limits.clone().count() as u32,
@@ -1064,7 +1130,7 @@ fn trial_cells(
                 limited_by: limited,
                 missing,
                 windows: counts,
-                seconds: windows.iter().map(|w| w.seconds).sum(),
+                seconds,
             });
         }
     }

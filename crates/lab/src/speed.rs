@@ -6,8 +6,11 @@
 //! then). Where a second core takes part, the way of a cache line between both is measured, too
 //! ([`between`](crate::between)). A window between whose ends the speed moved by more than
 //! [`STILL`], or that way by more than [`STILL_BETWEEN`], is repeated, at most [`REPEATS`] times
-//! (once in quick runs), and counted.
+//! (once in quick runs), and counted. One whose ends agree, but in a state in which the machine
+//! rarely is, is measured again when the others have been ([`Usual`]).
 
+use crate::statistics::median;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// By how much the speed may move from one end of a window to the other.
@@ -19,6 +22,46 @@ pub const STILL_BETWEEN: f64 = 0.3;
 pub const REPEATS: u32 = 3;
 /// How long a switch that stood still has to get going again.
 const WARM: Duration = Duration::from_millis(100);
+
+/// By how much the speed may differ from what it is most of the time: what a neighbour's load on the
+/// same physical core costs is more, and what heat and other neighbours do is less.
+pub const USUAL: f64 = 0.15;
+/// From so few windows it is not known how the machine is most of the time.
+const USUAL_LEAST: usize = 5;
+
+/// What the machine is like most of the time: the medians, over all windows of a run with the same
+/// cores, of the speed and of the way between cores. A virtual machine may be in another state for
+/// seconds or minutes; windows then are whole and repeat well, and say something about that state.
+#[derive(Clone, Debug, Default)]
+pub struct Usual(BTreeMap<Cores, (f64, Option<f64>)>);
+
+/// The core whose speed is looked at, and a second one.
+type Cores = (usize, Option<usize>);
+
+impl Usual {
+    /// From windows: their cores, speeds, and the ways between these cores.
+    pub fn of(windows: impl Iterator<Item = (Cores, f64, Option<f64>)>) -> Usual {
+        let mut all: BTreeMap<Cores, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+        for (cores, speed, way) in windows {
+            let (speeds, ways) = all.entry(cores).or_default();
+            speeds.push(speed);
+            ways.extend(way);
+        }
+        let known = |values: &[f64]| (values.len() >= USUAL_LEAST).then(|| median(values));
+        let usual = all
+            .into_iter()
+            .filter_map(|(cores, (speeds, ways))| Some((cores, (known(&speeds)?, known(&ways)))));
+        Usual(usual.collect())
+    }
+
+    /// Whether the machine was in another state than it usually is.
+    pub fn is_other(&self, cores: Cores, speed: f64, way: Option<f64>) -> bool {
+        let Some(&(usual, usual_way)) = self.0.get(&cores) else {
+            return false;
+        };
+        (speed / usual).max(usual / speed) - 1.0 > USUAL || another_way(way, usual_way)
+    }
+}
 
 /// Times fixed work.
 pub trait Probe {
@@ -66,6 +109,8 @@ pub struct Window<T> {
     pub speed: f64,
     /// The way between its two cores after it, nanoseconds, where it has two and that is known.
     pub between: Option<f64>,
+    /// The core whose speed it is, and the second, where there is one.
+    pub cores: (usize, Option<usize>),
 }
 
 /// A process that stands still until this is dropped.
@@ -135,6 +180,7 @@ pub fn bracketed<T>(
                 moved,
                 speed: after.0.additions,
                 between: after.1,
+                cores: (core, second),
             });
         }
         repeated += 1;
@@ -228,6 +274,36 @@ mod tests {
         // Cores that are too busy to tell move nothing.
         let busy = measured(Some(0), &[Some(50.0), None]);
         assert_eq!((busy.repeated, busy.moved), (0, false));
+    }
+
+    /// Most windows of a pair of cores say what is usual; another pair has its own.
+    #[test]
+    fn windows_in_another_state_than_most_are_told() {
+        let near = ((1, Some(0)), 13.4, Some(60.0));
+        let mut windows = vec![near; 6];
+        windows.extend([
+            ((1, Some(0)), 13.4, Some(340.0)),
+            ((1, Some(0)), 7.1, Some(62.0)),
+        ]);
+        windows.extend([((1, Some(2)), 13.4, Some(340.0)); 5]);
+        windows.extend([((3, None), 7.1, None); 4]);
+        let usual = Usual::of(windows.into_iter());
+        for (window, other) in [
+            (near, false),
+            (((1, Some(0)), 12.5, Some(70.0)), false),
+            (((1, Some(0)), 13.4, Some(340.0)), true),
+            (((1, Some(0)), 13.4, Some(28.0)), true),
+            (((1, Some(0)), 7.1, Some(60.0)), true),
+            // A way that could not be told.
+            (((1, Some(0)), 13.4, None), false),
+            (((1, Some(2)), 13.4, Some(340.0)), false),
+            (((1, Some(2)), 13.4, Some(60.0)), true),
+            // Of four windows nothing is known.
+            (((3, None), 99.0, None), false),
+        ] {
+            let (cores, speed, way) = window;
+            assert_eq!(usual.is_other(cores, speed, way), other, "{window:?}");
+        }
     }
 
     #[test]

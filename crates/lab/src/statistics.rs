@@ -14,6 +14,8 @@
 //!   v the variance of a median of that many standard normal values. A bootstrap cannot see what
 //!   three runs do not have. For distributions far from normal this is approximate; the tests hold
 //!   it to 90% for skewed and heavy-tailed ones.
+//! * [`scatter`](crate::scatter) narrows these where other cells of the experiment say more about
+//!   what runs scatter by than the few of one cell do.
 //! * One run says nothing about its error: its interval is the run itself, and `runs` shows that it
 //!   was one.
 //!
@@ -29,7 +31,7 @@ pub const COVERAGE: f64 = 0.95;
 /// Student's t at 97.5% by degrees of freedom, from 1.
 const T: [f64; 7] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365];
 /// Variance of the median of so many standard normal values, from 2 (numerical integration).
-const MEDIAN_VARIANCE: [f64; 7] = [0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104, 0.1682];
+pub(crate) const MEDIAN_VARIANCE: [f64; 7] = [0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104, 0.1682];
 
 /// The median; of an even number of values the mean of the two in the middle. 0 without values.
 pub fn median(values: &[f64]) -> f64 {
@@ -135,6 +137,7 @@ pub fn figure(runs: &[f64]) -> Figure {
         high,
         deviation: deviation(runs),
         runs: runs.to_vec(),
+        borrowed: 0.0,
     }
 }
 

@@ -202,6 +202,7 @@ fn an_experiment_of_one_cell_is_told_whole() {
         high: 14.4,
         deviation: 0.1,
         runs: vec![14.1, 14.21, 14.3],
+        borrowed: 0.0,
     };
     let results = Results {
         experiments: vec![Experiment {

@@ -46,6 +46,7 @@ fn summed(runs: Vec<f64>) -> Figure {
         high: short(median + 1.4 * deviation),
         deviation,
         runs,
+        borrowed: 0.0,
     }
 }
 
@@ -1214,6 +1215,7 @@ pub fn adversarial() -> Results {
         high: median + 1.0,
         deviation: 0.1,
         runs: vec![median; 3],
+        borrowed: 0.0,
     };
     let cells = |points: &[(f64, f64)]| -> Vec<Cell> {
         points

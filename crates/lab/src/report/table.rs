@@ -235,7 +235,7 @@ impl Page<'_> {
                 .map(|cell| &cell.windows)
                 .filter(|windows| windows.measured > 0 && part(windows) > 0);
             counted.fold((0, 0, 0), |(cells, some, all), windows| {
-                let whole = (windows.measured + windows.failed) as usize;
+                let whole = (windows.measured + windows.failed + windows.aside) as usize;
                 (cells + 1, some + part(windows) as usize, all + whole)
             })
         };
@@ -250,6 +250,11 @@ impl Page<'_> {
             (
                 with(|windows| windows.failed),
                 "failed and are not in the figures",
+            ),
+            (
+                with(|windows| windows.aside),
+                "are put aside and not in the figures: the machine's speed, or the way between its \
+                 cores, was not what it was most of the time",
             ),
             (
                 with(|windows| windows.moved),
@@ -286,6 +291,7 @@ fn windows(cell: &Cell) -> Option<String> {
     let windows = &cell.windows;
     let words: Vec<String> = [
         (windows.failed, "failed"),
+        (windows.aside, "put aside"),
         (windows.moved, "in which the machine's speed moved"),
         (windows.limited, "limited by something else than the switch"),
     ]
@@ -293,7 +299,7 @@ fn windows(cell: &Cell) -> Option<String> {
     .filter(|(count, _)| *count > 0)
     .map(|(count, words)| format!("{count} {words}"))
     .collect();
-    let whole = windows.measured + windows.failed;
+    let whole = windows.measured + windows.failed + windows.aside;
     (!words.is_empty()).then(|| format!("of {whole} windows {}", words.join(", ")))
 }
 

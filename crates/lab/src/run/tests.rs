@@ -169,12 +169,17 @@ impl Generate for Gen {
 }
 
 /// A machine whose speed moves at the third look.
-struct Speeds(u32);
+struct Speeds {
+    looks: u32,
+    /// Those at which the machine is slow.
+    slow: Vec<u32>,
+}
 
 impl Probe for Speeds {
     fn look(&mut self, _: usize) -> Result<Reading, String> {
-        self.0 += 1;
-        let additions = if self.0 == 3 { 5.0 } else { 10.0 };
+        self.looks += 1;
+        let is_slow = self.slow.contains(&self.looks);
+        let additions = if is_slow { 5.0 } else { 10.0 };
         Ok(Reading {
             additions,
             memory_ns: 80.0,
@@ -198,6 +203,8 @@ struct Bench {
     progress: Vec<String>,
     /// After so many lines of progress the run is to end.
     stop_after: usize,
+    /// Looks at which the machine is slow.
+    slow: Vec<u32>,
 }
 
 impl Bench {
@@ -227,6 +234,8 @@ impl Bench {
             log,
             progress: Vec::new(),
             stop_after: usize::MAX,
+            // Between the looks around the second window.
+            slow: vec![3],
         }
     }
 
@@ -260,7 +269,10 @@ impl Bench {
                 subjects: &self.subjects,
                 place: &place,
                 generator: &mut Gen,
-                probe: &mut Speeds(0),
+                probe: &mut Speeds {
+                    looks: 0,
+                    slow: self.slow.clone(),
+                },
                 stop: &|| lines.borrow().len() >= stop_after,
                 progress: &mut |line| lines.borrow_mut().push(line.into()),
                 machine: &mut |_| results::Machine {
@@ -395,6 +407,76 @@ fn cells_are_measured_in_rounds() {
         "{:?}",
         bench.progress
     );
+}
+
+#[test]
+fn windows_in_another_state_of_the_machine_are_measured_again() {
+    let mut bench = Bench::new();
+    // Both looks around the first window.
+    bench.slow = vec![1, 2];
+    let options = bench.options();
+    let results = bench.run(FLOWS, &options).unwrap();
+    let first = cell(&results, "sluice", 1.0);
+    let counted = |cell: &Cell| (cell.windows.measured, cell.windows.aside);
+    assert_eq!(counted(first), (3, 1));
+    assert_eq!(first.figures["rate"].runs.len(), 3);
+    assert_eq!(counted(cell(&results, "sluice", 2.0)), (3, 0));
+    assert_eq!(results.made.repeated, 0);
+    let again: Vec<_> = bench
+        .progress
+        .iter()
+        .filter(|l| l.contains(" again: "))
+        .collect();
+    assert_eq!(again.len(), 1, "{:?}", bench.progress);
+    assert!(again[0].contains("sluice flows=1"), "{again:?}");
+    assert_eq!(
+        bench
+            .log
+            .borrow()
+            .iter()
+            .filter(|l| l.starts_with("start"))
+            .count(),
+        13
+    );
+    // A run that goes on when all is done measures nothing.
+    let options = Options {
+        resume: true,
+        ..bench.options()
+    };
+    let results = bench.run(FLOWS, &options).unwrap();
+    assert_eq!(counted(cell(&results, "sluice", 1.0)), (3, 1));
+    assert_eq!(
+        bench
+            .log
+            .borrow()
+            .iter()
+            .filter(|l| l.starts_with("start"))
+            .count(),
+        13
+    );
+}
+
+/// Where the machine changed for good, all windows count.
+#[test]
+fn windows_are_not_put_aside_where_few_would_be_left() {
+    let window = |speed| Window {
+        figures: [("rate".to_string(), 1.0)].into(),
+        speed,
+        cores: Some((1, Some(0))),
+        ..Window::default()
+    };
+    let all = [10.0, 10.0, 10.0, 10.0, 5.0, 5.0, 5.0].map(window);
+    let usual = usual(&all);
+    let counted = |windows: &[usize]| {
+        let windows: Vec<&Window> = windows.iter().map(|&at| &all[at]).collect();
+        let (kept, aside) = in_usual_state(&windows, &usual);
+        (kept.len(), aside)
+    };
+    assert_eq!(counted(&[0, 1, 4]), (2, 1));
+    assert_eq!(counted(&[0, 1, 4, 5]), (2, 2));
+    assert_eq!(counted(&[0, 4, 5]), (3, 0));
+    assert_eq!(counted(&[0, 4]), (2, 0));
+    assert_eq!(counted(&[0, 1, 4, 5, 6]), (5, 0));
 }
 
 #[test]
