@@ -8,10 +8,11 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import time
 
-from harness import Skip, check, equal, run, test, wait_for
+from harness import Skip, check, equal, ethernet, run, test, wait_for
 
 OWN = """\
 id: own
@@ -55,6 +56,14 @@ subjects: [sluice]
 measures:
   - {name: rate, title: Throughput, unit: Mpps}
 """
+
+
+def udp(port):
+    """A UDP packet of 60 bytes to a port."""
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 46, 0, 0, 64, 17, 0)
+    addresses = bytes([10, 0, 0, 1, 10, 0, 0, 2])
+    data = head + addresses + struct.pack("!HHHH", 1024, port, 26, 0) + bytes(18)
+    return ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x0800, data)
 
 
 class User:
@@ -218,6 +227,47 @@ def an_experiment_of_ones_own_is_run(lab):
     # Another run does not overwrite it.
     again = user.run("run", user.write(), "--output", user.output, ok=False)
     check(again.returncode != 0 and "--resume" in again.stderr, again.stderr)
+
+
+GIVEN = """\
+id: given
+title: Rules and frames of one's own
+purpose: To see whether they are taken.
+topology: Frames from one port to two others.
+method: throughput
+subjects: [sluice]
+settings: {job: given, outputs: 2, openflow: flows.txt, capture: frames.pcap}
+measures:
+  - {name: rate, title: Throughput, unit: Mpps}
+  - {name: loss, title: Dropped, unit: "%"}
+"""
+
+
+@test(timeout=180, hugepages=1)
+def rules_and_frames_of_ones_own_are_measured(lab):
+    """Of four frames one goes to each of two ports by given rules, and two are dropped."""
+    user = User(lab)
+    user.write("in_port=1,udp,tp_dst=1,actions=output:2\nudp,tp_dst=2,actions=3\n", "flows.txt")
+    frames = [udp(port) for port in (1, 2, 3, 4)] * 64
+    with open(os.path.join(user.directory, "frames.pcap"), "wb") as file:
+        file.write(struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for frame in frames:
+            file.write(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame)
+    words = ["run", user.write(GIVEN, "given.yaml"), "--output", user.output]
+    words += ["--rounds", "1", "--seconds", "0.5", "--sluiced", user.daemon]
+    # Names of files are those of where the command runs.
+    done = subprocess.run(
+        user.words(*words), cwd=user.directory, capture_output=True, text=True, timeout=150
+    )
+    equal(done.returncode, 0, done.stderr)
+    found = next(one for one in user.results()["experiments"] if one["id"] == "given")
+    (cell,) = found["cells"]
+    check(cell["figures"]["rate"]["median"] > 0, cell)
+    check(abs(cell["figures"]["loss"]["median"] - 50) < 1, cell)
+    text = user.run(
+        "run", os.path.join(user.directory, "given.yaml"), "--output", user.output + "2", ok=False
+    )
+    check("frames.pcap" in text.stdout + text.stderr, text.stdout + text.stderr)
 
 
 @test(timeout=360, hugepages=1)

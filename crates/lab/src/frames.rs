@@ -50,7 +50,7 @@ pub fn destination(settings: &Settings, to: u16, flow: u64) -> Destination {
             port: 2048 + (flow & 63) as u16,
             ..plain
         },
-        JobKind::Cross | JobKind::Copies => plain,
+        JobKind::Cross | JobKind::Copies | JobKind::Given => plain,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::results::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Names of settings, in the order in which `docs/lab.md` explains them.
 pub const NAMES: &[&str] = &[
@@ -13,6 +14,8 @@ pub const NAMES: &[&str] = &[
     "guest",
     "direction",
     "job",
+    "openflow",
+    "capture",
     "workers",
     "size",
     "flows",
@@ -144,6 +147,15 @@ pub enum JobKind {
     Copies,
     /// OpenFlow rules by destination address and port.
     Rules,
+    /// Rules and frames of one's own.
+    Given,
+}
+
+impl JobKind {
+    /// Whether it has as many ports out as `outputs` says, and not one.
+    pub fn has_outputs(self) -> bool {
+        matches!(self, JobKind::Copies | JobKind::Given)
+    }
 }
 
 /// When frames are sent.
@@ -187,6 +199,11 @@ pub struct Settings {
     pub both: bool,
     /// What the switch does.
     pub job: JobKind,
+    /// A file of OpenFlow rules, as `ovs-ofctl add-flows` takes them (`job: given`). Ports are
+    /// numbers in the path's order, from 1.
+    pub openflow: Option<PathBuf>,
+    /// A capture of the frames that meet them (pcap), which the first port replays for ever.
+    pub capture: Option<PathBuf>,
     /// Workers.
     pub workers: usize,
     /// Length of a frame with its check sequence, bytes, as the papers count.
@@ -195,7 +212,7 @@ pub struct Settings {
     pub flows: u64,
     /// How the next flow is chosen.
     pub order: Order,
-    /// Ports that each frame goes to (`job: copies`).
+    /// Ports that each frame goes to (`job: copies`), or may go to (`job: given`).
     pub outputs: usize,
     /// Prefixes or rules (`job: routes`, `job: rules`); absent: as many as there are flows.
     pub rules: Option<u32>,
@@ -227,6 +244,8 @@ impl Default for Settings {
             guest: GuestKind::Auto,
             both: false,
             job: JobKind::Cross,
+            openflow: None,
+            capture: None,
             workers: 1,
             size: 64,
             flows: 1,
@@ -268,9 +287,16 @@ impl Settings {
 
     /// Says what does not go together, where all settings of a cell are known.
     pub fn check(&self) -> Result<(), String> {
+        for (name, file) in [("openflow", &self.openflow), ("capture", &self.capture)] {
+            match (self.job == JobKind::Given, file) {
+                (true, None) => return Err(format!("{name}: job: given needs a file")),
+                (false, Some(_)) => return Err(format!("{name}: is for job: given")),
+                _ => {}
+            }
+        }
         let guests = self.path.guests();
         let mut physical = guests.iter().filter(|is_guest| !**is_guest).count();
-        if self.job == JobKind::Copies && !self.path.to_guest {
+        if self.job.has_outputs() && !self.path.to_guest {
             physical += self.outputs - 1;
         }
         let enough = |name: &str, devices: &[String]| match devices.len() < physical {
@@ -338,9 +364,12 @@ impl Settings {
                         ("routes", JobKind::Routes),
                         ("copies", JobKind::Copies),
                         ("rules", JobKind::Rules),
+                        ("given", JobKind::Given),
                     ],
                 )?;
             }
+            "openflow" => self.openflow = Some(file(value)?),
+            "capture" => self.capture = Some(file(value)?),
             "pattern" => {
                 self.pattern = word(
                     value,
@@ -393,6 +422,15 @@ fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Result<T, String> {
                 names.join(", ")
             ))
         }
+    }
+}
+
+/// A file, which is looked at when it is used.
+fn file(value: &Value) -> Result<PathBuf, String> {
+    match value {
+        // DPDK's list of a device's arguments has commas.
+        Value::Text(text) if !text.is_empty() && !text.contains([',', '"']) => Ok(text.into()),
+        _ => Err(format!("{:?} is no name of a file", value.to_string())),
     }
 }
 
@@ -460,6 +498,28 @@ mod tests {
         assert_eq!(of("loss", 0.5).unwrap().loss, 0.005);
         assert_eq!(of("path", "p-v-p").unwrap().path.through, 1);
         assert!(of("direction", "both").unwrap().both);
+    }
+
+    #[test]
+    fn files_are_for_the_job_that_has_them() {
+        let settings = |values: &[(&str, &str)]| {
+            let values = values
+                .iter()
+                .map(|(name, value)| (name.to_string(), Value::from(*value)));
+            Settings::of(&values.collect())
+        };
+        let whole = [
+            ("job", "given"),
+            ("openflow", "flows.txt"),
+            ("capture", "in.pcap"),
+        ];
+        let given = settings(&whole).unwrap();
+        assert_eq!(given.capture.as_deref(), Some("in.pcap".as_ref()));
+        assert_eq!(given.check(), Ok(()));
+        let error = |values: &[(&str, &str)]| settings(values).unwrap().check().unwrap_err();
+        assert_eq!(error(&whole[..2]), "capture: job: given needs a file");
+        assert_eq!(error(&whole[1..]), "openflow: is for job: given");
+        assert!(settings(&[("capture", "a,b")]).unwrap_err().contains("a,b"));
     }
 
     #[test]
@@ -609,7 +669,8 @@ mod tests {
     #[test]
     fn every_name_is_a_setting() {
         for name in NAMES {
-            let error = of(name, "?").unwrap_err();
+            // A file may have any name.
+            let error = of(name, "?").err().unwrap_or_default();
             assert!(!error.contains("no such setting"), "{error}");
         }
     }

@@ -19,6 +19,12 @@ use traffic::spec::{Field, Flows, Headers, Order, Port, Rate, Size, Spec, Step, 
 const WARM_UP: f64 = 0.2;
 /// Seconds after the last frame in which stragglers are taken.
 const DRAIN: f64 = 0.2;
+/// How long a switch with new rules may take until its rate is level, at most; how far apart looks
+/// at it are, seconds; and what share it may still gain from one to the next. (What
+/// bench/predict.py does.)
+const SETTLING: Duration = Duration::from_secs(10);
+const LOOK: f64 = 0.5;
+const LEVEL: f64 = 0.02;
 /// Share of frames for guests that they may leave before they count as the limit; and share of time
 /// in which the generator may stand still.
 const TOLERATED: f64 = 0.001;
@@ -167,7 +173,7 @@ pub fn setup(
         ));
     }
     let mut guests = path.guests();
-    if settings.job == JobKind::Copies {
+    if settings.job.has_outputs() {
         let last = guests[1];
         guests.extend(std::iter::repeat_n(last, settings.outputs - 1));
     }
@@ -179,6 +185,9 @@ pub fn setup(
     let sources = if settings.both { vec![0, 1] } else { vec![0] };
     if settings.both && settings.job != JobKind::Cross {
         return wrong("direction: both needs job: cross".into());
+    }
+    if settings.job == JobKind::Given && (physical != Physical::Memory || guests[0]) {
+        return wrong("the frames of job: given come from a port in memory".into());
     }
     let mut devices = settings.devices.iter();
     let mut wires = settings.peers.iter();
@@ -201,7 +210,14 @@ pub fn setup(
                 subject::Port::Device(device.clone())
             }
             (false, Physical::Memory) => {
-                let frames = if sources.contains(&index) {
+                let frames = if !sources.contains(&index) {
+                    Default::default()
+                } else if let Some(capture) = &settings.capture {
+                    // The switch may run elsewhere.
+                    std::path::absolute(capture)
+                        .and_then(|path| std::fs::File::open(&path).map(|_| path))
+                        .map_err(|error| Error::file("read", capture, error))?
+                } else {
                     if settings.flows > frames::MOST_FRAMES {
                         return wrong(format!(
                             "{} flows do not fit into the memory of a port, which holds {} frames",
@@ -210,8 +226,6 @@ pub fn setup(
                         ));
                     }
                     frames::capture(directory, settings, opposite(index) as u16 + 1)?
-                } else {
-                    Default::default()
                 };
                 subject::Port::Memory { frames }
             }
@@ -232,7 +246,7 @@ pub fn setup(
         guests_core: free.get(1).copied().unwrap_or(core),
         shared: free.is_empty(),
         plan: Plan {
-            job: job(settings, guests.len()),
+            job: job(settings, guests.len())?,
             ports,
             cores: workers.to_vec(),
         },
@@ -285,8 +299,8 @@ fn opposite(index: usize) -> usize {
     index ^ 1
 }
 
-fn job(settings: &Settings, ports: usize) -> Job {
-    match settings.job {
+fn job(settings: &Settings, ports: usize) -> Result<Job, Error> {
+    Ok(match settings.job {
         JobKind::Cross => Job::Cross,
         JobKind::Stations => Job::Stations(settings.flows as u32),
         JobKind::Routes => Job::Routes(settings.rules.unwrap_or(settings.flows as u32)),
@@ -305,7 +319,18 @@ fn job(settings: &Settings, ports: usize) -> Job {
                 groups: Vec::new(),
             }
         }
-    }
+        JobKind::Given => {
+            let file = settings.openflow.as_deref().unwrap_or(Path::new(""));
+            let text =
+                std::fs::read_to_string(file).map_err(|error| Error::file("read", file, error))?;
+            let rules = text.lines().map(|line| line.trim());
+            let rules = rules.filter(|line| !line.is_empty() && !line.starts_with('#'));
+            Job::Rules {
+                rules: rules.map(str::to_owned).collect(),
+                groups: Vec::new(),
+            }
+        }
+    })
 }
 
 /// Trials with a switch that runs.
@@ -331,6 +356,25 @@ impl Live<'_> {
                 return Err("the run was ended".into());
             }
             std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+        Ok(())
+    }
+
+    /// Lets a switch run that has just got rules until it is no faster than a moment before: it may
+    /// still make of them what it looks packets up in.
+    fn settle(&mut self) -> Result<(), String> {
+        let end = Instant::now() + SETTLING;
+        let (mut counters, mut at) = self.counters()?;
+        let mut rate = 0.0;
+        while Instant::now() < end {
+            self.sleep(LOOK)?;
+            let (now, then) = self.counters()?;
+            let seconds = then.duration_since(at).as_secs_f64();
+            let faster = self.passed(&counters, &now).0 as f64 / seconds.max(1e-9);
+            if rate > 0.0 && faster <= rate * (1.0 + LEVEL) {
+                break;
+            }
+            (counters, at, rate) = (now, then, faster);
         }
         Ok(())
     }
@@ -425,7 +469,7 @@ impl Live<'_> {
                 field("udp_dst", 64.min(self.settings.flows), 1),
                 field("ip_dst", self.settings.flows.div_ceil(64), 1),
             ],
-            JobKind::Cross | JobKind::Copies => vec![field("ip_dst", 0, 1)],
+            JobKind::Cross | JobKind::Copies | JobKind::Given => vec![field("ip_dst", 0, 1)],
         };
         let bytes = destination.ethernet.map(|byte| format!("{byte:02x}"));
         Stream {
@@ -524,6 +568,9 @@ impl Live<'_> {
                 false => None,
             };
             self.sleep(WARM_UP)?;
+            if self.settings.job == JobKind::Given {
+                self.settle()?;
+            }
             let (before, began) = self.counters()?;
             self.sleep(seconds)?;
             let (after, ended) = self.counters()?;
@@ -1004,6 +1051,52 @@ mod tests {
             ..settings()
         };
         assert_eq!(job(&routes), Job::Routes(9));
+    }
+
+    #[test]
+    fn given_rules_and_frames_are_taken_as_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let rules = "# Two.\n\n in_port=1,udp,actions=output:2\npriority=0,actions=output:3\n";
+        let given = Settings {
+            job: JobKind::Given,
+            outputs: 2,
+            openflow: Some(file("rules", rules)),
+            capture: Some(file("frames.pcap", "")),
+            ..settings()
+        };
+        let setup = built(&given, Physical::Memory).unwrap();
+        let none = || subject::Port::Memory {
+            frames: Default::default(),
+        };
+        let first = subject::Port::Memory {
+            frames: directory.path().join("frames.pcap"),
+        };
+        assert_eq!(setup.plan.ports, [first, none(), none()]);
+        assert_eq!((setup.sources, setup.sinks), (vec![0], vec![1, 2]));
+        let wanted = [
+            "in_port=1,udp,actions=output:2",
+            "priority=0,actions=output:3",
+        ];
+        assert!(matches!(&setup.plan.job, Job::Rules { rules, .. } if *rules == wanted));
+        let error = built(&given, Physical::Veth).unwrap_err();
+        assert!(error.contains("port in memory"), "{error}");
+        for (openflow, capture) in [("nosuch", "frames.pcap"), ("rules", "nosuch")] {
+            let at = |name| Some(directory.path().join(name));
+            let error = built(
+                &Settings {
+                    openflow: at(openflow),
+                    capture: at(capture),
+                    ..given.clone()
+                },
+                Physical::Memory,
+            );
+            assert!(error.unwrap_err().contains("nosuch"));
+        }
     }
 
     /// A switch whose ports receive and send so many frames between two readings.
