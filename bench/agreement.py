@@ -7,15 +7,16 @@ packets.
 
 For each case of bench/cases.py (six without --case) the rules and packets are written into files,
 and the three take turns: a prediction, a measurement of bench/forwarding.py, and one of `sluice lab
-run` of an experiment with these files (`job: given`), each as a user would start it. Before and
-after each round `sluice predict machine` looks how fast the machine is; a round during which that
-moved by more than 5% is discarded and taken again, up to --discards times a case; where there are
-too few, those that moved least are taken.
+run` of an experiment with these files (`job: given`), each as a user would start it. Before,
+between and after them `sluice predict machine` looks how fast the machine is; a round during which
+that moved by more than 5%, or others had work for the machine, is discarded and taken again, up to
+--discards times a case; where there are too few, those that moved least are taken.
 
 A figure is the median of the rounds in Mpps with the interval in which the next median of as many
 rounds lies with 95% (as the lab has it, crates/lab/src/statistics.rs); a prediction's is as wide as
-its own. Two agree where their intervals overlap. A half-width above 15% of the median tells nothing,
-and does not count as agreement. Ends with 1 where any two disagree, with 2 where that cannot be told.
+its own. Two agree where their intervals overlap. A half-width above 15% of the median tells
+nothing, and does not count as agreement. Ends with 1 where any two disagree, with 2 where that
+cannot be told.
 
 Needs what bench/forwarding.py needs. What it measures is the machine: run it on a quiet one.
 """
@@ -24,11 +25,13 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 from cases import CASES
 from contender import OTHER_CORE, WORKER_CORE, figure, hugepages, machine, stderr, switchd, table
@@ -37,13 +40,15 @@ from predict import PREDICTION_PAGES, STILL, look, sluice, spread_of
 
 NAMES = ("predict", "bench", "lab")
 DEFAULT = ["inport-1", "udp-1", "udp-10k", "acl-1k-10masks", "l2l3-10k", "tse"]
-# Student's t at 97.5% by degrees of freedom from 1, and the variance of a median of so many standard
-# normal values from 2: as in crates/lab/src/statistics.rs.
+# Student's t at 97.5% by degrees of freedom from 1, and the variance of a median of so many
+# standard normal values from 2: as in crates/lab/src/statistics.rs.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
 MEDIAN_VARIANCE = (0.5, 0.4487, 0.2982, 0.2868, 0.2147, 0.2104, 0.1682)
 MOST_ROUNDS = len(T) + 1
 # The half-width of an interval that tells something, at most, as a share of the median.
 NARROW = 0.15
+# How often it is looked whether others have work for the machine.
+LOOKS = 15
 EXPERIMENT = """\
 id: agreement
 title: A case of bench/cases.py
@@ -196,18 +201,32 @@ class Case:
         return rate, ()
 
     def round(self):
-        """What each says, and by how much the machine moved meanwhile."""
+        """What each says, and by how much the machine moved meanwhile; infinite if others had work
+        for it, of which predictions and measurements notice different parts."""
         self.number += 1
-        looks, found = [look()], {}
+        others, looks, found = at_work(), [look()], {}
         for name in NAMES:
             found[name] = getattr(self, name)()
             looks.append(look())
-        return found, spread_of(looks)
+            others = max(others, at_work())
+        return found, math.inf if others else spread_of(looks)
+
+
+def at_work():
+    """How many threads are running, or would if there were more cores, while this one waits: the
+    median of a few looks."""
+    seen = []
+    for _ in range(LOOKS):
+        with open("/proc/loadavg", encoding="ascii") as file:
+            # Running and all threads. The one that reads this is running.
+            seen.append(int(file.read().split()[3].partition("/")[0]) - 1)
+        time.sleep(0.02)
+    return statistics.median_low(seen)
 
 
 def chosen(rounds, wanted):
-    """So many rounds: those during which the machine stood still, and where these are too few, those
-    during which it moved least."""
+    """So many rounds: those during which the machine stood still, and where these are too few,
+    those during which it moved least."""
     return sorted(rounds, key=lambda found: max(found[1], STILL))[:wanted]
 
 
@@ -220,7 +239,8 @@ def compared(case, options):
         found, moved = case.round()
         rounds.append((found, moved))
         rates = ", ".join(f"{name} {figure(found[name][0])}" for name in NAMES)
-        stderr(f"{case.name}: {rates}; the machine moved by {moved:.0%}")
+        how = f"moved by {moved:.0%}" if math.isfinite(moved) else "was busy with other things"
+        stderr(f"{case.name}: {rates}; the machine {how}")
     taken = chosen(rounds, options.rounds)
     figures = {
         name: figure_of(
