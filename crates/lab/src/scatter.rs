@@ -291,7 +291,8 @@ mod tests {
         }
     }
 
-    /// A table of Student's t; with one degree of freedom it is Cauchy's, with two it has a formula.
+    /// A table of Student's t; with one degree of freedom it is Cauchy's, with two there is a
+    /// formula.
     #[test]
     fn quantiles_are_those_of_tables() {
         for (freedom, known) in [

@@ -23,8 +23,8 @@ pub const REPEATS: u32 = 3;
 /// How long a switch that stood still has to get going again.
 const WARM: Duration = Duration::from_millis(100);
 
-/// By how much the speed may differ from what it is most of the time: what a neighbour's load on the
-/// same physical core costs is more, and what heat and other neighbours do is less.
+/// By how much the speed may differ from what it is most of the time: what a neighbour's load on
+/// the same physical core costs is more, and what heat and other neighbours do is less.
 pub const USUAL: f64 = 0.15;
 /// From so few windows it is not known how the machine is most of the time.
 const USUAL_LEAST: usize = 5;
