@@ -12,6 +12,7 @@ import subprocess
 import types
 
 import harness
+from guest import IMAGES
 from harness import PATIENCE, ROOT, Failure, Raw, Skip, check, equal, ethernet, test, wait_for
 
 HOME = "/run/sluice-lab"
@@ -535,6 +536,42 @@ def taps_and_devices_are_cleaned_up(lab):
             subject.end()
         nothing_left(subject.prefix)
         harness.run("ip link show given0")
+
+
+@test(timeout=300, hugepages=1)
+def through_machines(lab):
+    """Guests that are machines of QEMU's: one that forwards and one that takes frames; all goes,
+    also after a kill."""
+    if not os.environ.get("SLUICE_LAB_GUEST") and not os.path.exists(f"{IMAGES}/modules/bridge.ko"):
+        raise Skip("scripts/setup has not made a guest with a bridge")
+
+    def machines():
+        return harness.run("pgrep -f guest-at-", ok=False).stdout.split()
+
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        subject, _ = of_settings(lab, "sluice", path="p-v-v", guest="qemu")
+        ready = subject.ready()
+        check(str(ready["guests"]) in machines(), ready)
+        line = subject.until(
+            "frames come out of the first machine and into the second",
+            lambda line: (
+                [guest[0] for guest in line["guests"]] == [2, 3, 4]
+                and line["guests"][1][2] > 1000
+                and line["guests"][2][1] > 1000
+            ),
+        )
+        lab.note(f"{line['guests']}")
+        if number == signal.SIGKILL:
+            subject.process.kill()
+            subject.process.wait(10)
+            check(len(machines()) == 2, "no machine is left by a killed lab")
+            lines, _ = say(lab, "clean")
+            equal(lines[-1]["failed"], [], "what could not be removed")
+            check("qemu" in "\n".join(lines[-1]["removed"]), lines)
+        else:
+            equal(subject.end()["signal"], signal.SIGTERM, "why it ended")
+        nothing_left(subject.prefix)
+        equal(machines(), [], "machines that are left")
 
 
 @test(timeout=120, hugepages=1)

@@ -1,9 +1,11 @@
 //! Guests: what is behind a switch's virtual ports. One process or thread drives all of them in
 //! turn, on one core, so that guests do not take more cores than a machine has.
 //!
-//! Behind vhost-user sockets it is testpmd with virtio-user devices in the mode `io`; behind TAPs
-//! a thread of the lab's that reads and writes their files.
+//! Behind vhost-user sockets it is testpmd with virtio-user devices in the mode `io`, or, where
+//! that is asked for, a machine of QEMU's for each guest, all on that core; behind TAPs a thread of
+//! the lab's that reads and writes their files.
 
+pub(crate) mod qemu;
 mod taps;
 
 use crate::place::{Launch, Pages, Place, Program};
@@ -46,6 +48,7 @@ enum Kind {
         _pages: Pages,
     },
     Taps(taps::Taps),
+    Machines(qemu::Machines),
 }
 
 /// Huge pages of 2 MiB of virtio-user guests.
@@ -94,6 +97,9 @@ impl Guests {
             GuestKind::Auto | GuestKind::Tap if taps => {
                 Kind::Taps(taps::Taps::start(&pairs, core)?)
             }
+            GuestKind::Qemu if sockets => {
+                Kind::Machines(qemu::Machines::start(place, &pairs, core)?)
+            }
             _ => {
                 let ends: Vec<&End> = all().map(|(_, end)| *end).collect();
                 return Err(Error::Missing(format!(
@@ -128,14 +134,16 @@ impl Guests {
                     .collect())
             }
             Kind::Taps(taps) => taps.handled(),
+            Kind::Machines(machines) => machines.handled(),
         }
     }
 
-    /// The process that has the guests, where it is not the lab's own.
+    /// The process that has the guests, or the first of them, where it is not the lab's own.
     pub fn process(&self) -> Option<u32> {
         match &self.kind {
             Kind::Testpmd { program, .. } => Some(program.id()),
             Kind::Taps(_) => None,
+            Kind::Machines(machines) => machines.process(),
         }
     }
 
@@ -149,6 +157,10 @@ impl Guests {
             Kind::Taps(_) => {
                 "Guests are files of TAPs that one thread reads and writes in turn; it sleeps while \
                  nothing comes."
+            }
+            Kind::Machines(_) => {
+                "Guests are machines of QEMU's with one processor and the kernel's bridge between \
+                 two virtio-net devices, all on one core."
             }
         }
         .into()
@@ -167,6 +179,7 @@ impl Guests {
                 asked.and(ended)
             }
             Kind::Taps(taps) => taps.stop(),
+            Kind::Machines(machines) => machines.stop(),
         }
     }
 }

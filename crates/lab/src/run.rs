@@ -10,7 +10,7 @@ use crate::advice;
 use crate::experiment::{Experiment, Mode};
 use crate::findings;
 use crate::generator::Generate;
-use crate::guests::Guests;
+use crate::guests::{self, Guests};
 use crate::journal::{Entry, Header, Journal, Window};
 use crate::lines::{self, Line};
 use crate::machine::{self, Host};
@@ -19,7 +19,7 @@ use crate::place;
 use crate::program;
 use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value, Windows};
 use crate::scatter;
-use crate::settings::Settings;
+use crate::settings::{GuestKind, Settings};
 use crate::simulation;
 use crate::speed::{self, Probe};
 use crate::statistics;
@@ -40,6 +40,8 @@ const TRIAL: f64 = 0.6;
 /// also has guests' ports of DPDK.
 const GENERATOR: f64 = 0.6;
 const OFFERED: f64 = 2.4;
+/// About how long a machine of QEMU's takes to boot and to be set up, emulated.
+const MACHINE: f64 = 6.0;
 /// About how long a round of a program's experiment takes, seconds, where it does not say so.
 const PROGRAM: f64 = 18.0;
 /// After so many starts that failed a subject is not started again for the same cells.
@@ -974,7 +976,7 @@ fn assemble(
             }
             None => State::Done,
         },
-        substituted: experiment.substituted.clone(),
+        substituted: substituted(experiment, options, guests::qemu::why_emulated()),
         parameters: experiment
             .sweep
             .iter()
@@ -988,6 +990,36 @@ fn assemble(
     };
     found.findings = findings::findings(experiment, &found);
     found
+}
+
+/// What stands for something else: the experiment's words, and what emulated guests are, with the
+/// reason why they are emulated.
+fn substituted(experiment: &Experiment, options: &Options, emulated: Option<&str>) -> Vec<String> {
+    let mut sentences = experiment.substituted.clone();
+    let machines = experiment
+        .cells(options.mode)
+        .iter()
+        .any(|at| machines(experiment, at) > 0);
+    if let (true, Some(why)) = (machines, emulated) {
+        sentences.push(format!(
+            "Guests of the kind qemu are emulated (TCG), since this host has no virtualization for \
+             them ({why}). They stand for what a virtual machine costs, of which an emulator's \
+             instructions are many times the price: their figures are to be compared with no other \
+             guest's and no real machine's."
+        ));
+    }
+    sentences
+}
+
+/// How many machines of QEMU's a cell of trials has.
+fn machines(experiment: &Experiment, at: &BTreeMap<String, Value>) -> usize {
+    match experiment.settings(at) {
+        Ok(settings) if settings.guest == GuestKind::Qemu => {
+            let ends = !experiment.method().offers() && !settings.path.from_guest;
+            settings.path.through + usize::from(ends && settings.path.to_guest)
+        }
+        _ => 0,
+    }
 }
 
 /// Why no cell has a figure.
@@ -1205,12 +1237,17 @@ pub fn estimate(experiment: &Experiment, all: &[Experiment], options: &Options) 
         })
         .collect();
     let visits = visits.len() as f64;
+    let booting: f64 = cells
+        .iter()
+        .map(|at| machines(experiment, at) as f64 * MACHINE)
+        .sum();
     let whole = experiment
         .subjects
         .iter()
         .filter(|subject| wanted(options, subject))
         .map(|subject| {
-            visits * start(subject) + cells.len() as f64 * window(experiment, options, subject)
+            let windows = cells.len() as f64 * window(experiment, options, subject);
+            visits * start(subject) + booting + windows
         });
     f64::from(rounds) * whole.sum::<f64>()
 }

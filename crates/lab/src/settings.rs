@@ -118,13 +118,16 @@ pub enum GuestKind {
     VirtioUser,
     /// Files of TAPs.
     Tap,
+    /// Machines of QEMU's, one for each guest.
+    Qemu,
 }
 
 impl GuestKind {
-    const ALL: [(&'static str, GuestKind); 3] = [
+    const ALL: [(&'static str, GuestKind); 4] = [
         ("auto", GuestKind::Auto),
         ("virtio-user", GuestKind::VirtioUser),
         ("tap", GuestKind::Tap),
+        ("qemu", GuestKind::Qemu),
     ];
 
     /// Its name in experiments.
@@ -635,7 +638,7 @@ mod tests {
             (
                 "guest",
                 "xen".into(),
-                "guest: there is no \"xen\"; there are auto, virtio-user, tap",
+                "guest: there is no \"xen\"; there are auto, virtio-user, tap, qemu",
             ),
             (
                 "path",

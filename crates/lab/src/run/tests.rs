@@ -653,3 +653,26 @@ fn a_way_that_moved_while_a_program_measured_is_said() {
     let text = topology(&experiment, &known);
     assert!(text.contains("50 ns before and 350 ns after"), "{text}");
 }
+
+#[test]
+fn machines_are_counted_and_what_they_stand_for_is_said() {
+    let bench = Bench::new();
+    let mut experiment = embedded("A1");
+    let options = bench.options();
+    let before = estimate(&experiment, &[], &options);
+    experiment.settings.insert("guest".into(), "qemu".into());
+    let count = |path: &str| {
+        let at = BTreeMap::from([("path".to_string(), Value::from(path))]);
+        machines(&experiment, &at)
+    };
+    let counts = ["p-p", "p-v", "v-p", "v-v", "p-v-p", "p-v-v", "p-v-v-p"].map(count);
+    assert_eq!(counts, [0, 1, 0, 0, 1, 2, 2]);
+    assert!(estimate(&experiment, &[], &options) > before + 6.0 * MACHINE);
+    let said = |emulated| {
+        let sentences = substituted(&experiment, &options, emulated);
+        sentences.iter().any(|text| text.contains("no KVM here"))
+    };
+    assert!(said(Some("no KVM here")) && !said(None));
+    let none = substituted(&embedded("A1"), &options, Some("no KVM here"));
+    assert!(!none.iter().any(|text| text.contains("TCG")));
+}
