@@ -439,8 +439,8 @@ fn by_one_port(seed: u64) -> Vec<Step> {
         let mut matching = Match::any();
         match priority {
             1 => {}
-            2 => _ = matching.set_exact(Field::EthType, 0x0800),
-            _ => _ = matching.set_exact(Field::EthType, 0x86dd),
+            2 => matching.set_exact(Field::EthType, 0x0800),
+            _ => matching.set_exact(Field::EthType, 0x86dd),
         }
         let mut list = vec![author.pick_action()];
         if author.random.one_in(4) {
