@@ -13,7 +13,7 @@
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: queries.
 //! * [`take_changes`](Pipeline::take_changes): the events that flow monitors report.
-//! * [`reference`]: the slow, obvious evaluator with which tests compare the program.
+//! * [`mod@reference`]: the slow, obvious evaluator with which tests compare the program.
 //!
 //! After changes, call [`commit`](Pipeline::commit) for each pipeline, then
 //! `program.domain.publish()` once for all. Changes that must succeed or fail together across
