@@ -191,6 +191,11 @@ impl Bridge {
         self.learning.is_by_lanes()
     }
 
+    /// Returns whether packets that look up in this table may come to a step that asks for a rule.
+    pub(crate) fn leads_to_learn(&self, table: u8) -> bool {
+        self.learning.leads(table)
+    }
+
     /// Records that a packet has asked for a rule of this table.
     pub(crate) fn rule_requested(&self, table: u8) {
         self.learning.requested(table);

@@ -604,11 +604,11 @@ mod tests {
             ),
             (
                 &stream("rate: {steps: [{from: 0, pps: 5}, {from: 0, pps: 6}]}"),
-                "streams[0].rate.steps[1].from: 0: a time behind",
+                "streams[0].rate.steps[1].from: 0: must be later than the step before it",
             ),
             (
                 &stream("rate: {steps: [{from: 0, pps: 5}, {from: 1, pps: 6}]}"),
-                "streams[0].rate.steps[1].from: 1: a time behind the step before and before the end",
+                "streams[0].rate.steps[1].from: 1: must be later than the step before it, and before the end",
             ),
             (
                 &stream("rate: {steps: [{from: 0, pps: 0}]}"),

@@ -447,19 +447,37 @@ fn by_one_port(seed: u64) -> Vec<Step> {
             list.push(author.pick_action());
         }
         if author.random.one_in(4) {
+            // Packets part and return one after the other.
+            list.insert(0, resubmit(20));
+        }
+        if author.random.one_in(4) {
             list.push(common::output(3));
         }
         list.push(common::output(2));
         author.steps.push(rule(table, priority, matching, &list));
     };
+    for (priority, eth_type) in [(1, 0x0800), (2, 0x86dd)] {
+        let mut matching = Match::any();
+        matching.set_exact(Field::EthType, eth_type);
+        author.steps.push(rule(20, priority, matching, &[]));
+    }
     let mut ways = 0;
     for table in 10..13 {
-        if table == 10 || author.random.one_in(2) {
+        // Several ways may lead to one table.
+        let table = match author.random.one_in(2) {
+            true => 10,
+            false => table,
+        };
+        if ways == 0 || author.random.one_in(2) {
             let mut matching = port(1);
             if ways > 0 {
-                matching.set_exact(Field::EthType, [0x0806, 0x0800][ways % 2]);
+                matching.set_exact(Field::EthType, [0x86dd, 0x0800][ways % 2]);
             }
-            let list = [resubmit(table)];
+            let mut list = vec![resubmit(table)];
+            if author.random.one_in(2) {
+                // They return to their rule.
+                list.push(common::output(5));
+            }
             (author.steps).push(rule(0, 5 + ways as u16, matching, &list));
             ways += 1;
         }

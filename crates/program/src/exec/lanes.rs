@@ -207,6 +207,15 @@ struct Waiting {
     set: LaneSet,
 }
 
+impl Waiting {
+    const NONE: Waiting = Waiting {
+        table: 0,
+        resubmit: false,
+        back: NOWHERE,
+        set: LaneSet::EMPTY,
+    };
+}
+
 /// The lanes of a burst.
 pub(crate) struct Lanes<F> {
     lanes: Box<[Lane; LOOKUP_MAX]>,
@@ -239,6 +248,8 @@ pub(crate) struct Lanes<F> {
     port: PortNo,
     mixed: bool,
     waiting: Vec<Waiting>,
+    /// Those of the last lookup whose rules have not been executed yet, where there are several.
+    unmet: Waiting,
     backs: Vec<Back>,
     /// The last place noted for each hash; may name places of earlier bursts.
     recent: [u16; RECENT],
@@ -271,6 +282,7 @@ impl<F: Frame> Lanes<F> {
             port: 0,
             mixed: false,
             waiting: Vec::new(),
+            unmet: Waiting::NONE,
             backs: Vec::new(),
             recent: [NOWHERE; RECENT],
             rounds: 0,

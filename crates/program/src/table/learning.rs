@@ -40,6 +40,8 @@ pub(crate) struct Learning {
     taught: [AtomicU64; TABLES.div_ceil(64)],
     /// Whether packets of ports that are not in `meeting` can ask as lanes.
     by_lanes: AtomicBool,
+    /// Tables from which packets may come to a rule that asks, a bit each.
+    leading: [AtomicU64; TABLES.div_ceil(64)],
 }
 
 /// A set of ingress ports, as readers see it.
@@ -92,6 +94,12 @@ impl Learning {
     #[cold]
     fn may_ask(&self, port: PortNo) -> bool {
         self.asking.contains(port)
+    }
+
+    /// Returns whether packets that look up in this table may come to a rule that asks.
+    pub fn leads(&self, table: u8) -> bool {
+        let word = &self.leading[usize::from(table) / 64];
+        word.load(Ordering::Acquire) >> (table % 64) & 1 != 0
     }
 
     /// Returns whether packets of ports that do not meet what is asked for can ask as lanes.
@@ -259,9 +267,17 @@ impl Reach {
             return learning.suspect_everyone();
         }
         // Before ports leave the sets: a port that meets nothing may ask as this says.
+        let leading = self.tables_that_lead(Goal::Steps);
+        for (word, tables) in learning.leading.iter().zip(leading.chunks(64)) {
+            let bits = tables
+                .iter()
+                .rev()
+                .fold(0, |bits, leads| bits << 1 | u64::from(*leads));
+            word.store(bits, Ordering::Release);
+        }
         learning
             .by_lanes
-            .store(self.are_by_lanes(), Ordering::Release);
+            .store(self.are_by_lanes(&leading), Ordering::Release);
         learning.asking.set(&self.ports_that_come(Goal::Steps));
         // A worker may add a table meanwhile, and then has everyone in the set.
         let mut taught = learning.taught();
@@ -280,10 +296,9 @@ impl Reach {
 
     /// Returns whether lanes can follow packets to all steps that ask, and no two of these teach
     /// the same rule.
-    fn are_by_lanes(&self) -> bool {
-        let may = self.tables_that_lead(Goal::Steps);
+    fn are_by_lanes(&self, leading: &TableSet) -> bool {
         self.steps.values().all(|steps| steps.len() == 1)
-            && !(self.walked.keys()).any(|(_, to)| Goal::Steps.is_there(&may, *to))
+            && !(self.walked.keys()).any(|(_, to)| Goal::Steps.is_there(leading, *to))
     }
 
     /// Ports whose packets may come there; None among them: those of any port.

@@ -3,7 +3,8 @@
 //! While the rules that packets would teach are in force, nothing is to be asked for and lanes go
 //! on. Packets whose rule is not in force become walks that wait until the others of the burst are
 //! done; then they ask one after the other, in the order in which they came. So do packets that
-//! teach the same rule as one before them that waits. This is as if each packet were finished
+//! teach the same rule as one before them that waits, and those behind one that may still come to a
+//! step. This is as if each packet were finished
 //! before the next only where packets of the burst's port cannot meet what is asked for, and where
 //! no two steps teach the same rule: `table::learning` says where that is so. Packets of a port
 //! that may not ask for more rules now ([`super::super::suspend::rates`]) go on, too.
@@ -13,7 +14,7 @@ use crate::actions::lane_learn::{LaneLearn, Loaded};
 use crate::burst::{LaneSet, Words};
 use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, Next};
-use crate::exec::lanes::{Arrival, Lanes};
+use crate::exec::lanes::{Arrival, Lanes, NOWHERE};
 use crate::host::{Event, Host, ResumePoint};
 use crate::rule::fused::Here;
 use packet::{FlowKey, Frame};
@@ -51,8 +52,9 @@ impl<F: Frame> Engine<F> {
         }
         let mut known = Known::new(self, step, host.place());
         let mut waiting = LaneSet::EMPTY;
+        let first = self.first_on_its_way(burst);
         for lane in set.iter() {
-            match known.state(self, burst, lane) {
+            match known.state(self, burst, lane, lane > first) {
                 State::Known => {}
                 State::Refused => host.noted(Event::AskedTooOften),
                 State::Unknown => waiting = waiting.union(LaneSet::one(lane)),
@@ -64,6 +66,17 @@ impl<F: Frame> Engine<F> {
             }
         }
         set.minus(waiting)
+    }
+
+    /// Returns the first packet that is elsewhere and may still come to a step.
+    fn first_on_its_way(&self, burst: &Burst<'_, '_>) -> usize {
+        let lanes = self.lanes.waiting.iter().chain([&self.lanes.unmet]);
+        // Those that are to return to a rule may come to a step there.
+        let lanes = lanes
+            .filter(|waiting| waiting.back != NOWHERE || burst.bridge.leads_to_learn(waiting.table))
+            .filter_map(|waiting| waiting.set.first());
+        let walks = self.waiting.iter().map(|(_, index)| usize::from(*index));
+        lanes.chain(walks).min().unwrap_or(usize::MAX)
     }
 
     /// Has walks ask for rules, in the order in which their packets came, each to its end.
@@ -126,11 +139,13 @@ impl<'s> Known<'s> {
         }
     }
 
+    /// Returns a lane's state. `is_behind`: behind a packet that may still come to a step.
     fn state<F: Frame>(
         &mut self,
         engine: &mut Engine<F>,
         burst: &Burst<'_, '_>,
         lane: usize,
+        is_behind: bool,
     ) -> State {
         let (step, mut mark) = (self.step, 0);
         let key = &mut self.key;
@@ -149,7 +164,8 @@ impl<'s> Known<'s> {
             shape.map(|(word, _)| self.key.words[usize::from(*word)])
         };
         // What was asked for last counts, not what is in force until then.
-        let state = match engine.lanes.unknown & mark != 0
+        let state = match is_behind
+            || engine.lanes.unknown & mark != 0
             || self.defers && waiting.may_defer(bridge, &step.learn, words())
             || self.are_asked && waiting.asked.may_be_like(bridge, &step.learn, words())
         {

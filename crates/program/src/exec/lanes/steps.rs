@@ -103,6 +103,9 @@ impl<F: Frame> Engine<F> {
             ..waited
         };
         let mut rest = found;
+        if found.len() > 1 {
+            self.lanes.unmet = waited;
+        }
         loop {
             if let [(_, set), ..] = rest
                 && set.only().is_some()
@@ -116,12 +119,14 @@ impl<F: Frame> Engine<F> {
             rest = others;
             let (rule, set) = (*rule, *set);
             let waited = Waiting { set, ..waited };
+            self.lanes.unmet.set = self.lanes.unmet.set.minus(set);
             match (rule, set.only()) {
                 (None, _) => self.miss_lanes(burst, arrival, host, waited),
                 (Some(rule), Some(one)) => self.meet_after(burst, arrival, host, waited, rule, one),
                 (Some(rule), None) => self.meet_after(burst, arrival, host, waited, rule, set),
             }
         }
+        self.lanes.unmet.set = LaneSet::EMPTY;
         self.lanes.wait_if_any(ahead);
     }
 
