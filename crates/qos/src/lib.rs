@@ -5,7 +5,7 @@
 //! * [`meter`]: OpenFlow meters, whose bands drop or remark packets.
 //! * [`policer`]: three-colour markers over the same buckets.
 //! * [`shaper`]: queues in which packets wait for their rates, with bounds on how long.
-//! * [`reference`]: slow, obvious implementations that tests compare with.
+//! * [`mod@reference`]: slow, obvious implementations that tests compare with.
 //!
 //! Nothing here knows a packet's contents or reads a clock: a packet is a length, and time comes in
 //! as nanoseconds of any clock that does not go back.

@@ -1,5 +1,5 @@
 //! Compares headers with bytes written by hand ([`examples`]), with slow, obvious code
-//! ([`reference`]), and what comes out with what went in ([`round_trips`]); tests refusals and
+//! ([`mod@reference`]), and what comes out with what went in ([`round_trips`]); tests refusals and
 //! congestion one by one ([`refusals`]).
 
 mod examples;
