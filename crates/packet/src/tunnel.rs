@@ -22,7 +22,7 @@
 //! | `nvgre` | GRE whose key is a 24-bit VSID and an 8-bit FlowID | RFC 7637 |
 //! | `gtpu` | UDP, 8 bytes with a 32-bit TEID, optional sequence number; carries bare IP | 3GPP TS 29.281 |
 //!
-//! | `stt` | like TCP, 20 bytes, in each segment; 18 bytes with a 64-bit key in the first | draft-davie-stt-08 |
+//! | `stt` | TCP-like, 20 bytes a segment; 18 with a 64-bit key in the first | draft-davie-stt-08 |
 //!
 //! Not supported: ERSPAN and VXLAN's GPE extension.
 

@@ -69,6 +69,18 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Returns whether it does what a packet that came at this time teaches, by the fingerprint of
+    /// that; if so, notes the time.
+    #[inline(always)]
+    pub(crate) fn is_taught_again(&self, fingerprint: u64, now_ms: u64) -> bool {
+        let same = self.fingerprint.load(Ordering::Relaxed) == fingerprint;
+        // Not more often than the time tells: other workers read the rule.
+        if same && self.learned_ms.load(Ordering::Relaxed) < now_ms {
+            self.learned_ms.fetch_max(now_ms, Ordering::Relaxed);
+        }
+        same
+    }
+
     /// Creates a rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
         let summary = ActionSummary::of(&spec.ops);

@@ -4,10 +4,10 @@
 //! on. Packets whose rule is not in force become walks that wait until the others of the burst are
 //! done; then they ask one after the other, in the order in which they came. So do packets that
 //! teach the same rule as one before them that waits, and those behind one that may still come to a
-//! step. This is as if each packet were finished
-//! before the next only where packets of the burst's port cannot meet what is asked for, and where
-//! no two steps teach the same rule: `table::learning` says where that is so. Packets of a port
-//! that may not ask for more rules now ([`super::super::suspend::rates`]) go on, too.
+//! step. This is as if each packet were finished before the next only where packets of the burst's
+//! port cannot meet what is asked for, and where no two steps teach the same rule:
+//! `table::learning` says where that is so. Packets of a port that may not ask for more rules now
+//! ([`super::super::suspend::rates`]) go on, too.
 
 use crate::actions::block::{ActionBlock, LANE_WORDS};
 use crate::actions::lane_learn::{LaneLearn, Loaded};
@@ -18,7 +18,6 @@ use crate::exec::lanes::{Arrival, Lanes, NOWHERE};
 use crate::host::{Event, Host, ResumePoint};
 use crate::rule::fused::Here;
 use packet::{FlowKey, Frame};
-use std::sync::atomic::Ordering;
 
 impl<F: Frame> Lanes<F> {
     /// Returns a word of a lane, also of its tunnel's metadata and connection.
@@ -50,7 +49,7 @@ impl<F: Frame> Engine<F> {
         if host.has_taught() {
             return set;
         }
-        let mut known = Known::new(self, step, host.place());
+        let mut known = Known::new(self, step, host);
         let mut waiting = LaneSet::EMPTY;
         let first = self.first_on_its_way(burst);
         for lane in set.iter() {
@@ -126,12 +125,12 @@ struct Known<'s> {
 }
 
 impl<'s> Known<'s> {
-    fn new<F: Frame>(engine: &Engine<F>, step: &'s LaneLearn, place: ResumePoint) -> Known<'s> {
+    fn new<F: Frame, H: Host<F>>(engine: &Engine<F>, step: &'s LaneLearn, host: &H) -> Known<'s> {
         let waiting = &engine.waiting_for;
         Known {
             step,
-            place,
-            are_asked: !waiting.asked.is_empty() && waiting.asked.concern(place.bridge),
+            place: host.place(),
+            are_asked: waiting.concerns(host),
             defers: waiting.is_deferring(),
             may_ask: None,
             key: FlowKey::ZERO,
@@ -206,14 +205,10 @@ impl<'s> Known<'s> {
                 fingerprint
             }
         };
-        if rule.fingerprint.load(Ordering::Relaxed) != fingerprint {
-            return State::Unknown;
+        match rule.is_taught_again(fingerprint, burst.now_ms) {
+            true => State::Known,
+            false => State::Unknown,
         }
-        // Not more often than the time tells: other workers read the rule.
-        if rule.learned_ms.load(Ordering::Relaxed) < burst.now_ms {
-            rule.learned_ms.fetch_max(burst.now_ms, Ordering::Relaxed);
-        }
-        State::Known
     }
 }
 

@@ -820,14 +820,8 @@ impl<F: Frame> Engine<F> {
         let is_there = match asked {
             Some((same, _)) => Some(same),
             None if is_taught_again => None,
-            None => burst.bridge.find(learn, &values, burst.guard).map(|rule| {
-                let same = rule.fingerprint.load(Ordering::Relaxed) == fingerprint;
-                // Not more often than the time tells: other workers read the rule.
-                if same && rule.learned_ms.load(Ordering::Relaxed) < burst.now_ms {
-                    rule.learned_ms.fetch_max(burst.now_ms, Ordering::Relaxed);
-                }
-                same
-            }),
+            None => (burst.bridge.find(learn, &values, burst.guard))
+                .map(|rule| rule.is_taught_again(fingerprint, burst.now_ms)),
         };
         let changes = is_there == Some(false) && may_wait;
         let hash = match changes || waiting.flaps.is_deferring() {
