@@ -90,6 +90,18 @@ def becomes(get, wanted, what, seconds=10):
     equal(got, wanted, what)
 
 
+def threads(process):
+    """A process's threads: their names and the processors that they may use, by number, without
+    those that end meanwhile."""
+    found = {}
+    for thread in os.listdir(f"/proc/{process}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/{process}/task/{thread}/comm", encoding="ascii") as file:
+                name = file.read().strip()
+            found[int(thread)] = name, sorted(os.sched_getaffinity(int(thread)))
+    return found
+
+
 def run(command, seconds=30, ok=True, stdin=None, env=None, cwd=None):
     """Runs a command to its end and returns it with .stdout and .stderr; fails the test when it
     fails or takes longer."""

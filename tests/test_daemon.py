@@ -21,6 +21,7 @@ from harness import (
     ethernet,
     run,
     test,
+    threads,
     wait_for,
 )
 
@@ -106,29 +107,27 @@ def control_keeps_off_workers(lab):
         raise Skip("one processor")
     switch.bridge()
 
-    def threads():
-        found = {}
-        for thread in os.listdir(f"/proc/{switch.process.pid}/task"):
-            with open(f"/proc/{switch.process.pid}/task/{thread}/comm", encoding="ascii") as file:
-                found[file.read().strip()] = sorted(os.sched_getaffinity(int(thread)))
-        return {name: where for name, where in found.items() if name.startswith("pmd")}, sorted(
+    def processors():
+        found = threads(switch.process.pid).values()
+        return [where for name, where in found if name.startswith("pmd")], sorted(
             os.sched_getaffinity(switch.process.pid)
         )
 
     switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << cpus[-1]:#x}")
-    wait_for("control has left the worker's processor", lambda: threads()[1] == cpus[:-1])
-    equal(list(threads()[0].values()), [[cpus[-1]]], "where the worker runs")
+    wait_for("control has left the worker's processor", lambda: processors()[1] == cpus[:-1])
+    equal(processors()[0], [cpus[-1:]], "where the worker runs")
     every = sum(1 << cpu for cpu in cpus)
     switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={every:#x}")
     wait_for(
-        "control runs everywhere where workers have all processors", lambda: threads()[1] == cpus
+        "control runs everywhere where workers have all processors",
+        lambda: processors()[1] == cpus,
     )
     switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << cpus[0]:#x}")
-    wait_for("control has left the worker's processor again", lambda: threads()[1] == cpus[1:])
+    wait_for("control has left the worker's processor again", lambda: processors()[1] == cpus[1:])
     switch.vsctl("remove", "Open_vSwitch", ".", "other_config", "pmd-cpu-mask")
     wait_for(
         "all threads run everywhere",
-        lambda: all(where == cpus for where in [*threads()[0].values(), threads()[1]]),
+        lambda: all(where == cpus for where in [*processors()[0], processors()[1]]),
     )
 
 
@@ -150,12 +149,8 @@ def workers_beyond_the_daemons_processors(lab):
     switch.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << cpus[-1]:#x}")
 
     def workers():
-        found = []
-        for thread in os.listdir(f"/proc/{switch.process.pid}/task"):
-            with open(f"/proc/{switch.process.pid}/task/{thread}/comm", encoding="ascii") as file:
-                if file.read().startswith("pmd"):
-                    found.append(sorted(os.sched_getaffinity(int(thread))))
-        return found
+        found = threads(switch.process.pid).values()
+        return [where for name, where in found if name.startswith("pmd")]
 
     wait_for("the worker is where the mask says", lambda: workers() == [cpus[-1:]])
     equal(sorted(os.sched_getaffinity(switch.process.pid)), cpus[:1], "where control runs")

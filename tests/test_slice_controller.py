@@ -25,6 +25,7 @@ from harness import (
     inside,
     run,
     test,
+    threads,
     wait_for,
 )
 from test_controller import VENV, Controller, connected
@@ -295,13 +296,8 @@ class Site:
 
 def workers(switch):
     """The threads that forward packets."""
-    threads = f"/proc/{switch.process.pid}/task"
-    found = []
-    for thread in os.listdir(threads):
-        with open(f"{threads}/{thread}/comm", encoding="ascii") as file:
-            if file.read().startswith("pmd"):
-                found.append(thread)
-    return found
+    found = threads(switch.process.pid).items()
+    return [str(thread) for thread, (name, _) in found if name.startswith("pmd")]
 
 
 def result(process, seconds=60):

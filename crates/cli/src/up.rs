@@ -6,6 +6,7 @@ use crate::output::{errln, outln};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, Pid, Signal, fcntl_getlk, kill_process};
 use std::fs;
 use std::io::{IsTerminal, Read, Seek, SeekFrom};
@@ -419,9 +420,10 @@ pub(crate) fn stop(pidfile: &Path) -> Result<()> {
     let Some(pid) = alive(pidfile) else {
         return Ok(());
     };
-    // The process is the one that wrote the pidfile.
+    // The process is the one that wrote the pidfile. It may end by itself just now.
     if let Some(process) = Pid::from_raw(pid)
         && let Err(error) = kill_process(process, Signal::TERM)
+        && error != Errno::SRCH
     {
         let error = std::io::Error::from(error);
         let hint = match error.kind() {
