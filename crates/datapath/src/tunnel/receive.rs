@@ -8,7 +8,7 @@
 use super::{Carries, LocalAddress, TunnelKey, TunnelSpec};
 use packet::keyed::Keyed;
 use packet::tunnel::{Addresses, TunnelInfo, TunnelKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +28,15 @@ struct Wanted {
     remote: Option<IpAddr>,
     local: Option<IpAddr>,
     carries: Carries,
+}
+
+/// What ports of STT want of a packet's outer headers: the key comes in the first of a frame's
+/// segments only.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Ends {
+    port: u16,
+    remote: Option<IpAddr>,
+    local: Option<IpAddr>,
 }
 
 /// What a tunnel's protocol is over.
@@ -68,6 +77,8 @@ const COMBINATIONS: usize = 2 * 2 * 3;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receivers {
     ports: [HashMap<Wanted, u32, Keyed>; COMBINATIONS],
+    /// Those of STT, by the same combinations without the key.
+    ends: [HashSet<Ends, Keyed>; COMBINATIONS / 2],
     /// Protocols by what they are over.
     kinds: Vec<(Over, TunnelKind)>,
     count: usize,
@@ -110,7 +121,15 @@ impl Receivers {
             local,
             carries: spec.carries,
         };
-        let which = (usize::from(by_key) * 2 + usize::from(by_remote)) * 3 + local_way;
+        let by_ends = usize::from(by_remote) * 3 + local_way;
+        if spec.kind == TunnelKind::Stt {
+            self.ends[by_ends].insert(Ends {
+                port: wanted.port,
+                remote: wanted.remote,
+                local,
+            });
+        }
+        let which = usize::from(by_key) * COMBINATIONS / 2 + by_ends;
         // Of two ports with equal options the first gets the packets; control admits no such ports.
         self.ports[which].entry(wanted).or_insert(slot);
         let over = Over::of(spec);
@@ -156,6 +175,20 @@ impl Receivers {
         kinds.any(|(over, _)| matches!(over, Over::Tcp(_)))
     }
 
+    /// Returns whether a port of STT takes packets with these addresses, to this TCP port and with
+    /// some key.
+    pub fn has_stt(&self, port: u16, addresses: &Addresses) -> bool {
+        let (src, dst) = ends_of(addresses);
+        self.ends.iter().enumerate().any(|(which, ends)| {
+            let wanted = || Ends {
+                port,
+                remote: (which / 3 == 0).then_some(src),
+                local: (which % 3 == 0).then_some(dst),
+            };
+            !ends.is_empty() && ends.contains(&wanted())
+        })
+    }
+
     /// Returns the slot of the port that a packet came for.
     #[inline]
     pub fn find(
@@ -165,10 +198,7 @@ impl Receivers {
         info: &TunnelInfo,
         carries: Carries,
     ) -> Option<u32> {
-        let (src, dst) = match info.addresses? {
-            Addresses::V4 { src, dst } => (IpAddr::V4(src.into()), IpAddr::V4(dst.into())),
-            Addresses::V6 { src, dst } => (IpAddr::V6(src.into()), IpAddr::V6(dst.into())),
-        };
+        let (src, dst) = ends_of(&info.addresses?);
         let family = family(kind);
         for (which, ports) in self.ports.iter().enumerate() {
             if ports.is_empty() {
@@ -188,6 +218,15 @@ impl Receivers {
             }
         }
         None
+    }
+}
+
+/// Returns source and destination.
+#[inline]
+fn ends_of(addresses: &Addresses) -> (IpAddr, IpAddr) {
+    match *addresses {
+        Addresses::V4 { src, dst } => (IpAddr::V4(src.into()), IpAddr::V4(dst.into())),
+        Addresses::V6 { src, dst } => (IpAddr::V6(src.into()), IpAddr::V6(dst.into())),
     }
 }
 
@@ -230,7 +269,8 @@ mod tests {
         let kind = prop_oneof![
             Just(TunnelKind::Vxlan { gbp: false }),
             Just(TunnelKind::Geneve),
-            Just(TunnelKind::Gre)
+            Just(TunnelKind::Gre),
+            Just(TunnelKind::Stt)
         ];
         let local = prop_oneof![
             Just(LocalAddress::Any),
@@ -266,7 +306,13 @@ mod tests {
                 addresses: Some(Addresses::V4 { src: v4(src), dst: v4(dst) }),
                 ..TunnelInfo::default()
             };
-            for kind in [TunnelKind::Vxlan { gbp: false }, TunnelKind::Geneve, TunnelKind::Gre] {
+            let kinds = [
+                TunnelKind::Vxlan { gbp: false },
+                TunnelKind::Geneve,
+                TunnelKind::Gre,
+                TunnelKind::Stt,
+            ];
+            for kind in kinds {
                 let port = kind.usual_port().unwrap_or(0);
                 let found = receivers.find(kind, port, &info, Carries::Frames);
                 let of_kind = (0_u32..).zip(&specs).filter(|(_, spec)| spec.kind == kind);
@@ -275,6 +321,17 @@ mod tests {
                     .min();
                 prop_assert_eq!(found, best.map(|(_, slot)| slot));
             }
+            // Segments of STT are taken if a port would have them with one of the keys.
+            let takes = |spec: &TunnelSpec| {
+                let with = |id| TunnelInfo { id, ..info };
+                (0..4).any(|id| rank(spec, &with(id)).is_some())
+            };
+            let is_stt = |spec: &&TunnelSpec| spec.kind == TunnelKind::Stt;
+            prop_assert_eq!(
+                receivers.has_stt(7471, &info.addresses.unwrap()),
+                specs.iter().filter(is_stt).any(takes)
+            );
+            prop_assert!(!receivers.has_stt(7472, &info.addresses.unwrap()));
         }
     }
 

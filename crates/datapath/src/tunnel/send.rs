@@ -1537,10 +1537,13 @@ impl<F: Frame> Forward<'_, F> {
         let mut segment = stt::Segment::read(&mut frame)?;
         if !segment.is_whole() {
             let now_ms = self.clock.now_ms();
-            let (outcome, lost) = self.sending.segments.add(&segment, &frame, now_ms);
+            let is_wanted = |addresses: &_| tunnels.receivers.has_stt(port, addresses);
+            let segments = &mut self.sending.segments;
+            let (outcome, lost) = segments.add(&segment, &frame, now_ms, is_wanted);
             self.cell.drop(DropReason::TunnelSegmentFull, lost);
             match outcome {
                 stt::Outcome::Waits => return Ok(()),
+                stt::Outcome::Unwanted => return Err(DropReason::TunnelNoPort),
                 stt::Outcome::Refused(refusal, lost) => {
                     self.cell.drop(DropReason::of_segment(refusal), lost);
                     return Ok(());

@@ -1,4 +1,8 @@
 //! Puts the segments of STT frames together.
+//!
+//! What a segment says of its STT frame's length is believed only once all of that has come: memory
+//! grows with the bytes that come, never with those that are announced. So bytes are kept one
+//! behind the other as they come, mostly in order, with a list of where they belong.
 
 use super::Segment;
 use crate::fragment::Refusal;
@@ -16,8 +20,8 @@ pub struct Limits {
     /// STT frames from one source address; another one displaces its oldest, so that a sender of
     /// first segments alone leaves room to others.
     pub frames_of_one: usize,
-    /// Bytes of all STT frames, each with the length that it is to have; to make room for another,
-    /// the oldest are dropped.
+    /// Bytes of memory for segments of all STT frames; to make room for more, the oldest other ones
+    /// are dropped. At most twice as much memory is taken as bytes have come.
     pub bytes: usize,
     /// Separate runs of bytes of one STT frame: one more than it has gaps.
     pub runs_of_one: usize,
@@ -48,6 +52,8 @@ pub enum Outcome<F> {
     Whole(Segment, F),
     /// It was refused, mostly with the segments of its STT frame that were held; the number lost.
     Refused(Refusal, u64),
+    /// Nobody wants STT frames from its source to its destination.
+    Unwanted,
 }
 
 /// What identifies an STT frame: addresses, ports and its number.
@@ -58,18 +64,173 @@ struct Key {
     id: u32,
 }
 
+/// Bytes of an STT frame that have come one behind the other. The numbers are below 65,536, as the
+/// length of an STT frame is.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Where they begin and end in the STT frame.
+    from: u16,
+    to: u16,
+    /// Where they begin in [`Partial::bytes`].
+    at: u16,
+}
+
+impl Piece {
+    fn range(&self) -> (usize, usize) {
+        (self.from.into(), self.to.into())
+    }
+
+    /// Returns them, out of what has come.
+    fn of<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        let at = usize::from(self.at);
+        &bytes[at..at + usize::from(self.to - self.from)]
+    }
+}
+
 #[derive(Debug)]
 struct Partial {
     /// What the outer headers of the first that came say; "congestion experienced" if any says so.
     first: Segment,
-    /// Bytes up to the last one that has come.
+    /// Bytes that have come, in the order in which they came.
     bytes: Vec<u8>,
-    /// Which of them have come: ranges in order, with gaps between them.
-    runs: SmallVec<[(usize, usize); 4]>,
-    /// Segments that have come.
+    /// Bytes of memory for them; never more than twice as many as have come.
+    room: usize,
+    /// Where they belong: in the STT frame's order, without overlaps.
+    pieces: SmallVec<[Piece; 4]>,
+    /// Runs of bytes with gaps between them.
+    runs: usize,
+    /// Segments that wait.
     count: u64,
     /// Distinguishes it from a later one with the same key.
     serial: u64,
+}
+
+/// Where a new segment belongs.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Number of pieces before it.
+    at: usize,
+    /// Whether it continues the piece before it, in the STT frame.
+    joins_before: bool,
+    /// Whether the piece behind it continues it.
+    joins_after: bool,
+}
+
+impl Partial {
+    fn new(first: &Segment, serial: u64) -> Partial {
+        Partial {
+            first: *first,
+            bytes: Vec::new(),
+            room: 0,
+            pieces: SmallVec::new(),
+            runs: 0,
+            count: 0,
+            serial,
+        }
+    }
+
+    /// Finds the place of a segment, where there are to be at most so many runs. Only
+    /// [`Refusal::Twice`] leaves the STT frame as good as it was.
+    fn place(&self, segment: &Segment, most_runs: usize) -> Result<Place, Refusal> {
+        let (from, to) = (segment.offset, segment.offset + segment.length());
+        let at = self.pieces.partition_point(|piece| piece.range().1 <= from);
+        let next = self.pieces.get(at).map(Piece::range);
+        let is_same_frame = segment.total == self.first.total;
+        if is_same_frame && self.covers(at, from, to) {
+            // Duplicated by the network.
+            return Err(Refusal::Twice);
+        }
+        if !is_same_frame || next.is_some_and(|next| next.0 < to) {
+            return Err(Refusal::Contradiction);
+        }
+        let place = Place {
+            at,
+            joins_before: at > 0 && self.pieces[at - 1].range().1 == from,
+            joins_after: next.is_some_and(|next| next.0 == to),
+        };
+        if !place.joins_before && !place.joins_after && self.runs >= most_runs {
+            return Err(Refusal::Full);
+        }
+        Ok(place)
+    }
+
+    /// Returns whether all bytes of a range have come. Piece `at` is the first that ends behind the
+    /// range's start.
+    fn covers(&self, at: usize, mut from: usize, to: usize) -> bool {
+        for piece in &self.pieces[at..] {
+            let (start, end) = piece.range();
+            if start > from {
+                return false;
+            }
+            from = end;
+            if from >= to {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Returns how much memory there is to be for so many bytes more. It is doubled, so that bytes
+    /// are not copied often.
+    fn room_for(&self, more: usize) -> usize {
+        let needed = self.bytes.len() + more;
+        if needed <= self.room {
+            return self.room;
+        }
+        needed.max((2 * self.room).min(self.first.total))
+    }
+
+    /// Adds a segment's bytes, at most so many pieces being kept; false if its frame is shorter.
+    fn push(&mut self, segment: &Segment, frame: &impl Frame, place: Place, most: usize) -> bool {
+        self.room = self.room_for(segment.length());
+        self.bytes.reserve_exact(self.room - self.bytes.len());
+        let at = self.bytes.len();
+        self.bytes.resize(at + segment.length(), 0);
+        if !frame.read_at(segment.start, &mut self.bytes[at..]) {
+            return false;
+        }
+        // Below 65,536: no more bytes come than the STT frame is to have.
+        let piece = Piece {
+            from: segment.offset as u16,
+            to: (segment.offset + segment.length()) as u16,
+            at: at as u16,
+        };
+        let before = place.at.checked_sub(1).map(|at| &mut self.pieces[at]);
+        match before.filter(|_| place.joins_before) {
+            Some(before) if before.at + (before.to - before.from) == piece.at => {
+                before.to = piece.to;
+            }
+            _ => self.pieces.insert(place.at, piece),
+        }
+        self.runs += 1;
+        self.runs -= usize::from(place.joins_before) + usize::from(place.joins_after);
+        if self.pieces.len() > most {
+            self.put_in_order();
+        }
+        if segment.info.tos & ECN_CE == ECN_CE {
+            self.first.info.tos |= ECN_CE;
+        }
+        true
+    }
+
+    fn is_complete(&self) -> bool {
+        self.bytes.len() == self.first.total
+    }
+
+    /// Puts the bytes that have come in order, so that there are as many pieces as runs.
+    fn put_in_order(&mut self) {
+        let mut bytes = Vec::with_capacity(self.room);
+        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+        for piece in &self.pieces {
+            let at = bytes.len() as u16; // less than has come
+            bytes.extend_from_slice(piece.of(&self.bytes));
+            match pieces.last_mut().filter(|last| last.to == piece.from) {
+                Some(last) => last.to = piece.to,
+                None => pieces.push(Piece { at, ..*piece }),
+            }
+        }
+        (self.bytes, self.pieces) = (bytes, pieces);
+    }
 }
 
 /// A worker's STT frames that wait for the rest of their segments. Segments are copied, so that
@@ -81,7 +242,7 @@ pub struct Reassembly {
     /// STT frames in order of arrival of their first-seen segment: time at which they expire,
     /// serial, key.
     order: VecDeque<(u64, u64, Key)>,
-    /// Lengths that all are to have, in bytes.
+    /// Memory for the bytes of all ([`Partial::room`]).
     bytes: usize,
     serial: u64,
 }
@@ -104,14 +265,16 @@ impl Reassembly {
         !self.frames.is_empty()
     }
 
-    /// Adds a segment, read from this frame, at a time in milliseconds, which never goes back.
-    /// Returns what became of it, and how many segments of other STT frames were dropped to make
-    /// room.
+    /// Adds a segment, read from this frame, at a time in milliseconds, which never goes back. If
+    /// nothing of its STT frame is there, `is_wanted` is asked first whether anybody wants what has
+    /// these addresses. Returns what became of it, and how many segments of other STT frames were
+    /// dropped to make room.
     pub fn add<F: Frame>(
         &mut self,
         segment: &Segment,
         frame: &F,
         now_ms: u64,
+        is_wanted: impl FnOnce(&Addresses) -> bool,
     ) -> (Outcome<F>, u64) {
         let Some(addresses) = segment.info.addresses else {
             return (Outcome::Refused(Refusal::Bad, 1), 0);
@@ -123,61 +286,57 @@ impl Reassembly {
         };
         let mut lost = 0;
         if !self.frames.contains_key(&key) {
-            match self.make_room(segment.total, &addresses) {
+            if !is_wanted(&addresses) {
+                return (Outcome::Unwanted, 0);
+            }
+            match self.make_place(&addresses) {
                 Some(displaced) => lost = displaced,
                 None => return (Outcome::Refused(Refusal::Full, 1), 0),
             }
             self.begin(key, segment, now_ms);
         }
-        (self.add_to(&key, segment, frame), lost)
+        match self.add_to(&key, segment, frame, &mut lost) {
+            Ok(outcome) => (outcome, lost),
+            Err(Refusal::Twice) => (Outcome::Refused(Refusal::Twice, 1), lost),
+            Err(refusal) => {
+                let own = self.forget(&key) + 1;
+                (Outcome::Refused(refusal, own), lost)
+            }
+        }
     }
 
-    fn add_to<F: Frame>(&mut self, key: &Key, segment: &Segment, frame: &F) -> Outcome<F> {
-        let Some(partial) = self.frames.get_mut(key) else {
-            return Outcome::Refused(Refusal::Full, 1);
-        };
-        let (from, to) = (segment.offset, segment.offset + segment.length());
-        let runs = &mut partial.runs;
-        let at = runs.partition_point(|run| run.1 <= from);
-        let is_same_frame = segment.total == partial.first.total;
-        if is_same_frame && runs.get(at).is_some_and(|run| run.0 <= from && to <= run.1) {
-            // Duplicated by the network: the STT frame loses nothing.
-            return Outcome::Refused(Refusal::Twice, 1);
+    /// Adds a segment to an STT frame that is there, which is to be forgotten on all errors but
+    /// [`Refusal::Twice`]. Adds to `lost` what gave way.
+    fn add_to<F: Frame>(
+        &mut self,
+        key: &Key,
+        segment: &Segment,
+        frame: &F,
+        lost: &mut u64,
+    ) -> Result<Outcome<F>, Refusal> {
+        let most_runs = self.limits.runs_of_one;
+        let partial = self.frames.get(key).ok_or(Refusal::Full)?;
+        let place = partial.place(segment, most_runs)?;
+        let room = partial.room_for(segment.length());
+        let more = room - partial.room;
+        if room > self.limits.bytes {
+            return Err(Refusal::Full);
         }
-        let overlaps = runs.get(at).is_some_and(|run| run.0 < to);
-        let touches =
-            at > 0 && runs[at - 1].1 == from || runs.get(at).is_some_and(|run| run.0 == to);
-        let refusal = match (overlaps || !is_same_frame, touches) {
-            (true, _) => Some(Refusal::Contradiction),
-            (_, false) if runs.len() >= self.limits.runs_of_one => Some(Refusal::Full),
-            _ => None,
-        };
-        if let Some(refusal) = refusal {
-            let lost = self.forget(key) + 1;
-            return Outcome::Refused(refusal, lost);
+        *lost += self.make_room(more, key);
+        let partial = self.frames.get_mut(key).ok_or(Refusal::Full)?;
+        self.bytes += more;
+        if !partial.push(segment, frame, place, 2 * most_runs) {
+            return Err(Refusal::Bad);
         }
-        if partial.bytes.len() < to {
-            partial.bytes.resize(to, 0);
+        if !partial.is_complete() {
+            partial.count += 1;
+            return Ok(Outcome::Waits);
         }
-        if !frame.read_at(segment.start, &mut partial.bytes[from..to]) {
-            let lost = self.forget(key) + 1;
-            return Outcome::Refused(Refusal::Bad, lost);
-        }
-        insert(runs, at, (from, to));
-        partial.count += 1;
-        if segment.info.tos & ECN_CE == ECN_CE {
-            partial.first.info.tos |= ECN_CE;
+        if partial.pieces.len() > 1 {
+            partial.put_in_order();
         }
         let total = partial.first.total;
-        if runs[..] != [(0, total)] {
-            return Outcome::Waits;
-        }
-        let Some(partial) = self.take(key) else {
-            return Outcome::Waits; // cannot happen: it was there just now
-        };
-        let Some(mut whole) = frame.sibling(&partial.bytes) else {
-            return Outcome::Refused(Refusal::NoMemory, partial.count);
-        };
+        let mut whole = frame.sibling(&partial.bytes).ok_or(Refusal::NoMemory)?;
         whole.set_offload(Offload::default());
         let all = Segment {
             offset: 0,
@@ -185,7 +344,8 @@ impl Reassembly {
             end: total,
             ..partial.first
         };
-        Outcome::Whole(all, whole)
+        self.forget(key);
+        Ok(Outcome::Whole(all, whole))
     }
 
     /// Drops STT frames whose time is over; returns the number of segments lost.
@@ -211,16 +371,15 @@ impl Reassembly {
         self.frames.drain().map(|(_, partial)| partial.count).sum()
     }
 
-    /// Makes room for one more STT frame of this length. Returns how many segments that has lost;
-    /// None if there can be none.
-    fn make_room(&mut self, total: usize, addresses: &Addresses) -> Option<u64> {
+    /// Makes place for one more STT frame with these addresses. Returns how many segments that has
+    /// lost; None if there can be none.
+    fn make_place(&mut self, addresses: &Addresses) -> Option<u64> {
         let Limits {
             frames,
             frames_of_one,
-            bytes,
             ..
         } = self.limits;
-        if frames == 0 || frames_of_one == 0 || total > bytes {
+        if frames == 0 || frames_of_one == 0 {
             return None;
         }
         let mut lost = 0;
@@ -234,7 +393,7 @@ impl Reassembly {
                 lost += self.forget(&key);
             }
         }
-        while self.frames.len() >= frames || self.bytes + total > bytes {
+        while self.frames.len() >= frames {
             let (_, serial, key) = self.order.pop_front()?;
             if self.is_there(serial, &key) {
                 lost += self.forget(&key);
@@ -243,19 +402,25 @@ impl Reassembly {
         Some(lost)
     }
 
+    /// Makes room for so many bytes more of an STT frame that is there, and could have them if it
+    /// were alone. Returns how many segments of others that has lost.
+    fn make_room(&mut self, more: usize, key: &Key) -> u64 {
+        let mut lost = 0;
+        while self.bytes + more > self.limits.bytes {
+            let mut order = self.order.iter();
+            let oldest =
+                order.find(|(_, serial, other)| other != key && self.is_there(*serial, other));
+            let Some(&(_, _, oldest)) = oldest else {
+                break; // cannot happen: it is alone
+            };
+            lost += self.forget(&oldest);
+        }
+        lost
+    }
+
     fn begin(&mut self, key: Key, segment: &Segment, now_ms: u64) {
         self.serial += 1;
-        self.bytes += segment.total;
-        self.frames.insert(
-            key,
-            Partial {
-                first: *segment,
-                bytes: Vec::with_capacity(segment.total),
-                runs: SmallVec::new(),
-                count: 0,
-                serial: self.serial,
-            },
-        );
+        self.frames.insert(key, Partial::new(segment, self.serial));
         let until_ms = now_ms + self.limits.wait_ms;
         self.order.push_back((until_ms, self.serial, key));
         // Entries of completed STT frames stay here until they reach the front; limits how many.
@@ -271,14 +436,24 @@ impl Reassembly {
         (self.frames.get(key)).is_some_and(|partial| partial.serial == serial)
     }
 
-    fn take(&mut self, key: &Key) -> Option<Partial> {
-        let gone = self.frames.remove(key)?;
-        self.bytes -= gone.first.total;
-        Some(gone)
+    /// Drops an STT frame; returns how many segments of it waited.
+    fn forget(&mut self, key: &Key) -> u64 {
+        let Some(gone) = self.frames.remove(key) else {
+            return 0;
+        };
+        self.bytes -= gone.room;
+        gone.count
     }
 
-    fn forget(&mut self, key: &Key) -> u64 {
-        self.take(key).map_or(0, |partial| partial.count)
+    /// Returns the bytes that have come, and those of the memory that is taken for them.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        let all = || self.frames.values();
+        assert_eq!(self.bytes, all().map(|partial| partial.room).sum::<usize>());
+        (
+            all().map(|partial| partial.bytes.len()).sum(),
+            all().map(|partial| partial.bytes.capacity()).sum(),
+        )
     }
 }
 
@@ -295,15 +470,3 @@ impl Key {
 
 /// ECN: congestion experienced.
 const ECN_CE: u8 = 3;
-
-/// Inserts a range, which overlaps none, at its place; joins it to those that it touches.
-fn insert(runs: &mut SmallVec<[(usize, usize); 4]>, at: usize, (from, to): (usize, usize)) {
-    let joins_before = at > 0 && runs[at - 1].1 == from;
-    let joins_after = runs.get(at).is_some_and(|run| run.0 == to);
-    match (joins_before, joins_after) {
-        (true, true) => runs[at - 1].1 = runs.remove(at).1,
-        (true, false) => runs[at - 1].1 = to,
-        (false, true) => runs[at].0 = from,
-        (false, false) => runs.insert(at, (from, to)),
-    }
-}

@@ -77,7 +77,7 @@ fn join(wire: &[HeapFrame], waiting: &mut Reassembly) -> Option<(HeapFrame, Tunn
         let segment = Segment::read(&mut frame).unwrap();
         let (segment, mut whole) = match segment.is_whole() {
             true => (segment, frame),
-            false => match waiting.add(&segment, &frame, 0) {
+            false => match waiting.add(&segment, &frame, 0, |_| true) {
                 (Outcome::Waits, 0) => continue,
                 (Outcome::Whole(segment, whole), 0) => (segment, whole),
                 other => panic!("{other:?}"),
@@ -322,7 +322,8 @@ fn what_waits_is_bounded() {
         (Segment::read(&mut frame).unwrap(), frame)
     };
     let mut waiting = Reassembly::new(limits);
-    let mut add = |(segment, frame): (Segment, HeapFrame), now| waiting.add(&segment, &frame, now);
+    let mut add =
+        |(segment, frame): (Segment, HeapFrame), now| waiting.add(&segment, &frame, now, |_| true);
     for number in 0..3 {
         assert_eq!(add(first(1, number, 1000), 0), (Outcome::Waits, 0));
     }
@@ -332,11 +333,7 @@ fn what_waits_is_bounded() {
     assert_eq!(add(first(2, 0, 1000), 0), (Outcome::Waits, 0));
     // One too many of all.
     assert_eq!(add(first(3, 0, 1000), 5), (Outcome::Waits, 1));
-    // Too many bytes: three of 1018 stay with one of 8018.
-    assert_eq!(add(first(3, 1, 8000), 5), (Outcome::Waits, 1));
-    assert_eq!(add(first(3, 2, 8000), 5), (Outcome::Waits, 4));
-    let full = (Outcome::Refused(Refusal::Full, 1), 0);
-    assert_eq!(add(first(4, 0, 12_000), 5), full);
+    assert_eq!((waiting.expire(9), waiting.expire(10)), (0, 3));
     assert_eq!((waiting.expire(14), waiting.expire(15)), (0, 1));
     assert!(!waiting.is_waiting());
 
@@ -345,15 +342,95 @@ fn what_waits_is_bounded() {
     for at in [0, 2, 4] {
         let mut frame = wire[at].clone();
         let segment = Segment::read(&mut frame).unwrap();
-        assert_eq!(waiting.add(&segment, &frame, 20), (Outcome::Waits, 0));
+        assert_eq!(
+            waiting.add(&segment, &frame, 20, |_| true),
+            (Outcome::Waits, 0)
+        );
     }
     let mut frame = wire[6].clone();
     let segment = Segment::read(&mut frame).unwrap();
     let full = (Outcome::Refused(Refusal::Full, 4), 0);
-    assert_eq!(waiting.add(&segment, &frame, 20), full);
+    assert_eq!(waiting.add(&segment, &frame, 20, |_| true), full);
     assert!(!waiting.is_waiting());
-    waiting.add(&segment, &frame, 20);
+    waiting.add(&segment, &frame, 20, |_| true);
     assert_eq!(waiting.clear(), 1);
+}
+
+/// Memory is that of the bytes that came, whatever length they say the STT frame is to have.
+#[test]
+fn memory_grows_with_what_has_come() {
+    let mut waiting = Reassembly::new(Limits {
+        bytes: 1000,
+        ..Limits::default()
+    });
+    let mut add = |number: u32, offset: usize, length: usize| {
+        let mut frame = segment_of(number, 65_535, offset, &vec![7; length]);
+        let segment = Segment::read(&mut frame).unwrap();
+        let (outcome, lost) = waiting.add(&segment, &frame, 0, |_| true);
+        (outcome, lost, waiting.memory())
+    };
+    assert_eq!(add(1, 0, 20), (Outcome::Waits, 0, (20, 20)));
+    // The last bytes of one, then some before them.
+    assert_eq!(add(2, 65_515, 20), (Outcome::Waits, 0, (40, 40)));
+    assert_eq!(add(2, 65_510, 5), (Outcome::Waits, 0, (45, 60)));
+    assert_eq!(add(2, 100, 30), (Outcome::Waits, 0, (75, 100)));
+    assert_eq!(add(3, 0, 200), (Outcome::Waits, 0, (275, 300)));
+    assert_eq!(add(3, 200, 200), (Outcome::Waits, 0, (475, 500)));
+    assert_eq!(add(3, 400, 200), (Outcome::Waits, 0, (675, 900)));
+    // No room: the two oldest give way, then the third.
+    assert_eq!(add(4, 0, 130), (Outcome::Waits, 4, (730, 930)));
+    assert_eq!(add(4, 130, 100), (Outcome::Waits, 3, (230, 260)));
+    // More than all may have: others stay.
+    assert_eq!(add(5, 0, 20), (Outcome::Waits, 0, (250, 280)));
+    let full = Outcome::Refused(Refusal::Full, 3);
+    assert_eq!(add(4, 300, 900), (full, 0, (20, 20)));
+}
+
+/// What nobody wants takes no place, and is asked for only before anything of it is there.
+#[test]
+fn what_is_not_wanted_is_not_kept() {
+    let mut waiting = Reassembly::new(Limits::default());
+    let mut first = segment_of(1, 60, 0, &[1; 20]);
+    let segment = Segment::read(&mut first).unwrap();
+    let of = Addresses::V4 { src: 1, dst: 2 };
+    let refused = waiting.add(&segment, &first, 0, |addresses| *addresses != of);
+    assert_eq!(refused, (Outcome::Unwanted, 0));
+    assert!(!waiting.is_waiting());
+    let taken = waiting.add(&segment, &first, 0, |addresses| *addresses == of);
+    assert_eq!(taken, (Outcome::Waits, 0));
+    let mut second = segment_of(1, 60, 20, &[2; 40]);
+    let segment = Segment::read(&mut second).unwrap();
+    let (outcome, _) = waiting.add(&segment, &second, 0, |_| panic!("asked again"));
+    assert!(matches!(outcome, Outcome::Whole(..)));
+}
+
+/// Segments far out of order, of which more come than are remembered one by one.
+#[test]
+fn many_pieces_are_put_in_order() {
+    let total = 40_000;
+    let bytes: Vec<u8> = (0..total).map(|at| (at * 7 + at / 256) as u8).collect();
+    let mut waiting = Reassembly::new(Limits {
+        runs_of_one: 4,
+        ..Limits::default()
+    });
+    // Backwards by threes: each time the last, the first and the middle one.
+    let mut offsets: Vec<usize> = (0..total).step_by(100).collect();
+    offsets.reverse();
+    for three in offsets.chunks_mut(3) {
+        three[1..].reverse();
+    }
+    let mut came = None;
+    for offset in offsets {
+        let mut frame = segment_of(1, total, offset, &bytes[offset..offset + 100]);
+        let segment = Segment::read(&mut frame).unwrap();
+        match waiting.add(&segment, &frame, 0, |_| true) {
+            (Outcome::Waits, 0) => {}
+            (Outcome::Whole(_, whole), 0) => came = Some(whole.to_vec()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(came, Some(bytes));
+    assert_eq!(waiting.memory(), (0, 0));
 }
 
 /// The reference for one STT frame: which of its bytes have come, one by one.
@@ -403,7 +480,7 @@ fn segment_of(number: u32, total: usize, offset: usize, bytes: &[u8]) -> HeapFra
     tcp.extend(hex("5018 ffff 0000 0000"));
     tcp.extend(bytes);
     let mut ip = hex("4500 0000 0000 4000 4006 0000 00000001 00000002");
-    ip[3] = 20 + tcp.len() as u8;
+    ip[2..4].copy_from_slice(&(20 + tcp.len() as u16).to_be_bytes());
     let sum = reference::checksum(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     let ethernet = hex("020000000002 020000000001 0800");
@@ -434,10 +511,11 @@ proptest! {
             let bytes = vec![byte; length];
             let mut frame = segment_of(number, total, offset, &bytes);
             let segment = Segment::read(&mut frame).unwrap();
-            let (outcome, lost) = waiting.add(&segment, &frame, 0);
+            let (outcome, lost) = waiting.add(&segment, &frame, 0, |_| true);
             prop_assert_eq!(lost, 0);
             let told = match outcome {
                 Outcome::Waits => Told::Waits,
+                Outcome::Unwanted => panic!("all are wanted"),
                 Outcome::Refused(refusal, lost) => Told::Refused(refusal, lost),
                 Outcome::Whole(segment, frame) => {
                     prop_assert!(segment.is_whole());
@@ -445,6 +523,10 @@ proptest! {
                 }
             };
             prop_assert_eq!(told, references[number as usize].add(total, offset, &bytes));
+            let (came, taken) = waiting.memory();
+            let held: usize = references.iter().map(|one| one.bytes.len()).sum();
+            prop_assert_eq!(came, held);
+            prop_assert!(taken <= 2 * came, "{} bytes for {}", taken, came);
         }
         let left: u64 = references.iter().map(|one| one.count).sum();
         prop_assert_eq!(waiting.clear(), left);
@@ -480,7 +562,7 @@ proptest! {
             let segment = Segment::read(&mut frame).unwrap();
             let (segment, mut whole) = match segment.is_whole() {
                 true => (segment, frame),
-                false => match waiting.add(&segment, &frame, 0).0 {
+                false => match waiting.add(&segment, &frame, 0, |_| true).0 {
                     Outcome::Whole(segment, whole) => (segment, whole),
                     Outcome::Waits | Outcome::Refused(Refusal::Twice, 1) => continue,
                     other => panic!("{other:?}"),
