@@ -185,6 +185,9 @@ fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options:
     }
 }
 
+/// No other STT frame gave way.
+const NONE: stt::Displaced = stt::Displaced { own: 0, oldest: 0 };
+
 /// Cuts a sent STT frame as a link with a small MTU does, and puts the segments together, the last
 /// one first.
 fn send_in_segments(frame: &HeapFrame, sent: &HeapFrame, found: &Decapsulated) {
@@ -207,8 +210,8 @@ fn send_in_segments(frame: &HeapFrame, sent: &HeapFrame, found: &Decapsulated) {
         let mut segment = stt::Segment::read(&mut one).expect("right lengths and checksums");
         if !segment.is_whole() {
             match waiting.add(&segment, &one, 0, |_| true) {
-                (stt::Outcome::Waits, 0) => continue,
-                (stt::Outcome::Whole(all, whole), 0) => (segment, one) = (all, whole),
+                (stt::Outcome::Waits, NONE) => continue,
+                (stt::Outcome::Whole(all, whole), NONE) => (segment, one) = (all, whole),
                 other => panic!("{other:?}"),
             }
         }
@@ -230,7 +233,8 @@ fn join_lies(bytes: &[u8]) {
     let limits = stt::Limits {
         frames: 3,
         frames_of_one: 2,
-        bytes: 4096,
+        bytes: 64,
+        bytes_of_one: 48,
         runs_of_one: 4,
         wait_ms: 5,
     };

@@ -219,12 +219,15 @@ pub enum DropReason {
     TunnelSegmentContradiction,
     /// A duplicate.
     TunnelSegmentTwice,
-    /// Too many segments already waited for others of their STT frames.
+    /// Too many segments already waited for others of their STT frames, or it waited longest and
+    /// gave way.
     TunnelSegmentFull,
     /// No memory to put the STT frame together.
     TunnelSegmentNoMemory,
     /// Waited too long for other segments of its STT frame.
     TunnelSegmentLate,
+    /// Waited, and gave way to another of its source, which has at most half of the room.
+    TunnelSegmentShare,
 }
 
 impl DropReason {
@@ -295,7 +298,7 @@ impl From<packet::tunnel::Reason> for DropReason {
 
 impl DropReason {
     /// Number of variants.
-    pub const COUNT: usize = DropReason::TunnelSegmentLate as usize + 1;
+    pub const COUNT: usize = DropReason::TunnelSegmentShare as usize + 1;
 
     /// Counter names, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -389,6 +392,7 @@ impl DropReason {
         "tunnel_segment_full",
         "tunnel_segment_no_memory",
         "tunnel_segment_late",
+        "tunnel_segment_share",
     ];
 
     /// Returns the counter's name.

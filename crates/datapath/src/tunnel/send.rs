@@ -1540,7 +1540,8 @@ impl<F: Frame> Forward<'_, F> {
             let is_wanted = |addresses: &_| tunnels.receivers.has_stt(port, addresses);
             let segments = &mut self.sending.segments;
             let (outcome, lost) = segments.add(&segment, &frame, now_ms, is_wanted);
-            self.cell.drop(DropReason::TunnelSegmentFull, lost);
+            self.cell.drop(DropReason::TunnelSegmentShare, lost.own);
+            self.cell.drop(DropReason::TunnelSegmentFull, lost.oldest);
             match outcome {
                 stt::Outcome::Waits => return Ok(()),
                 stt::Outcome::Unwanted => return Err(DropReason::TunnelNoPort),

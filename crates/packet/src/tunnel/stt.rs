@@ -16,7 +16,7 @@
 
 mod reassembly;
 
-pub use reassembly::{Limits, Outcome, Reassembly};
+pub use reassembly::{Displaced, Limits, Outcome, Reassembly};
 
 use super::decapsulate::{head, header, outer};
 use super::{

@@ -110,6 +110,7 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
             "drop_tunnel_segment_full",
             "drop_tunnel_segment_no_memory",
             "drop_tunnel_segment_late",
+            "drop_tunnel_segment_share",
         ],
     ),
     (

@@ -3,6 +3,11 @@
 //! What a segment says of its STT frame's length is believed only once all of that has come: memory
 //! grows with the bytes that come, never with those that are announced. So bytes are kept one
 //! behind the other as they come, mostly in order, with a list of where they belong.
+//!
+//! One source address has at most half of all room: if it wants more, its own oldest STT frames
+//! give way, so that what it sends (first segments alone, say) never takes the other half from
+//! others. If there is none left for all sources together, the oldest of all give way. An STT frame
+//! does not give way to its own next segment.
 
 use super::Segment;
 use crate::fragment::Refusal;
@@ -10,19 +15,22 @@ use crate::frame::{Frame, Offload};
 use crate::keyed::Keyed;
 use crate::tunnel::Addresses;
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 /// Limits on what waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// STT frames at a time; another one displaces the oldest.
     pub frames: usize,
-    /// STT frames from one source address; another one displaces its oldest, so that a sender of
-    /// first segments alone leaves room to others.
+    /// STT frames from one source address; another one displaces its oldest.
     pub frames_of_one: usize,
     /// Bytes of memory for segments of all STT frames; to make room for more, the oldest other ones
     /// are dropped. At most twice as much memory is taken as bytes have come.
     pub bytes: usize,
+    /// Bytes of memory for segments from one source address; to make room for more, its oldest
+    /// other STT frames are dropped.
+    pub bytes_of_one: usize,
     /// Separate runs of bytes of one STT frame: one more than it has gaps.
     pub runs_of_one: usize,
     /// How long an STT frame's segments wait, in milliseconds from the first that came.
@@ -37,6 +45,7 @@ impl Default for Limits {
             frames: 256,
             frames_of_one: 128,
             bytes: 8 << 20,
+            bytes_of_one: 4 << 20,
             runs_of_one: 64,
             wait_ms: 1000,
         }
@@ -54,6 +63,15 @@ pub enum Outcome<F> {
     Refused(Refusal, u64),
     /// Nobody wants STT frames from its source to its destination.
     Unwanted,
+}
+
+/// Segments of other STT frames that were dropped to make room for a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Displaced {
+    /// From the same source, which would have had more than one may have.
+    pub own: u64,
+    /// The oldest, because all together had as much as they may have.
+    pub oldest: u64,
 }
 
 /// What identifies an STT frame: addresses, ports and its number.
@@ -101,8 +119,10 @@ struct Partial {
     runs: usize,
     /// Segments that wait.
     count: u64,
-    /// Distinguishes it from a later one with the same key.
+    /// Its number, in the order in which they began.
     serial: u64,
+    /// When it expires, in milliseconds.
+    until_ms: u64,
 }
 
 /// Where a new segment belongs.
@@ -117,7 +137,7 @@ struct Place {
 }
 
 impl Partial {
-    fn new(first: &Segment, serial: u64) -> Partial {
+    fn new(first: &Segment, serial: u64, until_ms: u64) -> Partial {
         Partial {
             first: *first,
             bytes: Vec::new(),
@@ -126,6 +146,7 @@ impl Partial {
             runs: 0,
             count: 0,
             serial,
+            until_ms,
         }
     }
 
@@ -233,15 +254,25 @@ impl Partial {
     }
 }
 
+/// What waits of one source.
+#[derive(Debug, Default)]
+struct Held {
+    /// Serials of its STT frames, the oldest first.
+    serials: SmallVec<[u64; 4]>,
+    /// Memory for their bytes.
+    bytes: usize,
+}
+
 /// A worker's STT frames that wait for the rest of their segments. Segments are copied, so that
 /// they do not keep a device's buffers.
 #[derive(Debug)]
 pub struct Reassembly {
     limits: Limits,
     frames: HashMap<Key, Partial, Keyed>,
-    /// STT frames in order of arrival of their first-seen segment: time at which they expire,
-    /// serial, key.
-    order: VecDeque<(u64, u64, Key)>,
+    /// All of them by serial: the first is the oldest, and expires first.
+    order: BTreeMap<u64, Key>,
+    /// What waits of each source; nothing of a source of which none waits.
+    sources: HashMap<IpAddr, Held, Keyed>,
     /// Memory for the bytes of all ([`Partial::room`]).
     bytes: usize,
     serial: u64,
@@ -253,7 +284,8 @@ impl Reassembly {
         Reassembly {
             limits,
             frames: HashMap::default(),
-            order: VecDeque::new(),
+            order: BTreeMap::new(),
+            sources: HashMap::default(),
             bytes: 0,
             serial: 0,
         }
@@ -267,7 +299,7 @@ impl Reassembly {
 
     /// Adds a segment, read from this frame, at a time in milliseconds, which never goes back. If
     /// nothing of its STT frame is there, `is_wanted` is asked first whether anybody wants what has
-    /// these addresses. Returns what became of it, and how many segments of other STT frames were
+    /// these addresses. Returns what became of it, and the segments of other STT frames that were
     /// dropped to make room.
     pub fn add<F: Frame>(
         &mut self,
@@ -275,23 +307,22 @@ impl Reassembly {
         frame: &F,
         now_ms: u64,
         is_wanted: impl FnOnce(&Addresses) -> bool,
-    ) -> (Outcome<F>, u64) {
+    ) -> (Outcome<F>, Displaced) {
+        let mut lost = Displaced::default();
         let Some(addresses) = segment.info.addresses else {
-            return (Outcome::Refused(Refusal::Bad, 1), 0);
+            return (Outcome::Refused(Refusal::Bad, 1), lost);
         };
         let key = Key {
             addresses,
             ports: segment.ports,
             id: segment.id,
         };
-        let mut lost = 0;
         if !self.frames.contains_key(&key) {
             if !is_wanted(&addresses) {
-                return (Outcome::Unwanted, 0);
+                return (Outcome::Unwanted, lost);
             }
-            match self.make_place(&addresses) {
-                Some(displaced) => lost = displaced,
-                None => return (Outcome::Refused(Refusal::Full, 1), 0),
+            if !self.make_place(key.source(), &mut lost) {
+                return (Outcome::Refused(Refusal::Full, 1), lost);
             }
             self.begin(key, segment, now_ms);
         }
@@ -312,19 +343,20 @@ impl Reassembly {
         key: &Key,
         segment: &Segment,
         frame: &F,
-        lost: &mut u64,
+        lost: &mut Displaced,
     ) -> Result<Outcome<F>, Refusal> {
         let most_runs = self.limits.runs_of_one;
         let partial = self.frames.get(key).ok_or(Refusal::Full)?;
         let place = partial.place(segment, most_runs)?;
         let room = partial.room_for(segment.length());
         let more = room - partial.room;
-        if room > self.limits.bytes {
+        if room > self.limits.bytes.min(self.limits.bytes_of_one) {
             return Err(Refusal::Full);
         }
-        *lost += self.make_room(more, key);
+        if more > 0 {
+            self.make_room(more, partial.serial, key.source(), lost);
+        }
         let partial = self.frames.get_mut(key).ok_or(Refusal::Full)?;
-        self.bytes += more;
         if !partial.push(segment, frame, place, 2 * most_runs) {
             return Err(Refusal::Bad);
         }
@@ -351,15 +383,11 @@ impl Reassembly {
     /// Drops STT frames whose time is over; returns the number of segments lost.
     pub fn expire(&mut self, now_ms: u64) -> u64 {
         let mut lost = 0;
-        while let Some(&(until_ms, serial, key)) = self.order.front() {
-            let is_there = self.is_there(serial, &key);
-            if is_there && until_ms > now_ms {
+        while let Some(key) = self.order.first_key_value().map(|(_, key)| *key) {
+            if (self.frames.get(&key)).is_some_and(|partial| partial.until_ms > now_ms) {
                 break;
             }
-            self.order.pop_front();
-            if is_there {
-                lost += self.forget(&key);
-            }
+            lost += self.forget(&key);
         }
         lost
     }
@@ -367,73 +395,69 @@ impl Reassembly {
     /// Drops all; returns the number of segments lost.
     pub fn clear(&mut self) -> u64 {
         self.order.clear();
+        self.sources.clear();
         self.bytes = 0;
         self.frames.drain().map(|(_, partial)| partial.count).sum()
     }
 
-    /// Makes place for one more STT frame with these addresses. Returns how many segments that has
-    /// lost; None if there can be none.
-    fn make_place(&mut self, addresses: &Addresses) -> Option<u64> {
+    /// Makes place for one more STT frame of a source; false if there can be none. Adds to `lost`
+    /// what gave way.
+    fn make_place(&mut self, source: IpAddr, lost: &mut Displaced) -> bool {
         let Limits {
             frames,
             frames_of_one,
             ..
         } = self.limits;
         if frames == 0 || frames_of_one == 0 {
-            return None;
+            return false;
         }
-        let mut lost = 0;
-        // A linear search: once for each new STT frame, and few wait.
-        let of_source = self.frames.keys().filter(|key| key.is_from(addresses));
-        if of_source.count() >= frames_of_one {
-            let mut order = self.order.iter();
-            let oldest = order
-                .find(|(_, serial, key)| key.is_from(addresses) && self.is_there(*serial, key));
-            if let Some(&(_, _, key)) = oldest {
-                lost += self.forget(&key);
-            }
+        let own = self.sources.get(&source);
+        if let Some(own) = own.filter(|own| own.serials.len() >= frames_of_one) {
+            lost.own += self.forget_serial(own.serials[0]);
         }
-        while self.frames.len() >= frames {
-            let (_, serial, key) = self.order.pop_front()?;
-            if self.is_there(serial, &key) {
-                lost += self.forget(&key);
-            }
+        if self.frames.len() >= frames
+            && let Some((&oldest, _)) = self.order.first_key_value()
+        {
+            lost.oldest += self.forget_serial(oldest);
         }
-        Some(lost)
+        true
     }
 
-    /// Makes room for so many bytes more of an STT frame that is there, and could have them if it
-    /// were alone. Returns how many segments of others that has lost.
-    fn make_room(&mut self, more: usize, key: &Key) -> u64 {
-        let mut lost = 0;
-        while self.bytes + more > self.limits.bytes {
-            let mut order = self.order.iter();
-            let oldest =
-                order.find(|(_, serial, other)| other != key && self.is_there(*serial, other));
-            let Some(&(_, _, oldest)) = oldest else {
-                break; // cannot happen: it is alone
-            };
-            lost += self.forget(&oldest);
+    /// Takes so many bytes more of memory for an STT frame that is there, of this source, and that
+    /// could have them if it were alone. Adds to `lost` what gave way.
+    fn make_room(&mut self, more: usize, serial: u64, source: IpAddr, lost: &mut Displaced) {
+        while let Some(own) = self.sources.get(&source)
+            && own.bytes + more > self.limits.bytes_of_one
+            && let Some(&oldest) = own.serials.iter().find(|other| **other != serial)
+        {
+            lost.own += self.forget_serial(oldest);
         }
-        lost
+        while self.bytes + more > self.limits.bytes
+            && let Some(&oldest) = self.order.keys().find(|other| **other != serial)
+        {
+            lost.oldest += self.forget_serial(oldest);
+        }
+        self.bytes += more;
+        if let Some(own) = self.sources.get_mut(&source) {
+            own.bytes += more;
+        }
     }
 
     fn begin(&mut self, key: Key, segment: &Segment, now_ms: u64) {
         self.serial += 1;
-        self.frames.insert(key, Partial::new(segment, self.serial));
         let until_ms = now_ms + self.limits.wait_ms;
-        self.order.push_back((until_ms, self.serial, key));
-        // Entries of completed STT frames stay here until they reach the front; limits how many.
-        if self.order.len() > 2 * self.limits.frames {
-            let frames = &self.frames;
-            self.order.retain(|(_, serial, key)| {
-                (frames.get(key)).is_some_and(|partial| partial.serial == *serial)
-            });
-        }
+        let partial = Partial::new(segment, self.serial, until_ms);
+        self.frames.insert(key, partial);
+        self.order.insert(self.serial, key);
+        let own = self.sources.entry(key.source()).or_default();
+        own.serials.push(self.serial);
     }
 
-    fn is_there(&self, serial: u64, key: &Key) -> bool {
-        (self.frames.get(key)).is_some_and(|partial| partial.serial == serial)
+    fn forget_serial(&mut self, serial: u64) -> u64 {
+        match self.order.get(&serial).copied() {
+            Some(key) => self.forget(&key),
+            None => 0,
+        }
     }
 
     /// Drops an STT frame; returns how many segments of it waited.
@@ -441,7 +465,16 @@ impl Reassembly {
         let Some(gone) = self.frames.remove(key) else {
             return 0;
         };
+        self.order.remove(&gone.serial);
         self.bytes -= gone.room;
+        let source = key.source();
+        if let Some(own) = self.sources.get_mut(&source) {
+            own.bytes -= gone.room;
+            own.serials.retain(|serial| *serial != gone.serial);
+            if own.serials.is_empty() {
+                self.sources.remove(&source);
+            }
+        }
         gone.count
     }
 
@@ -449,7 +482,11 @@ impl Reassembly {
     #[cfg(test)]
     pub(crate) fn memory(&self) -> (usize, usize) {
         let all = || self.frames.values();
-        assert_eq!(self.bytes, all().map(|partial| partial.room).sum::<usize>());
+        let room: usize = all().map(|partial| partial.room).sum();
+        let of_sources: usize = self.sources.values().map(|own| own.bytes).sum();
+        assert_eq!((self.bytes, of_sources), (room, room));
+        let held = self.sources.values().map(|own| own.serials.len());
+        assert_eq!((self.order.len(), held.sum()), (all().len(), all().len()));
         (
             all().map(|partial| partial.bytes.len()).sum(),
             all().map(|partial| partial.bytes.capacity()).sum(),
@@ -458,12 +495,10 @@ impl Reassembly {
 }
 
 impl Key {
-    /// Returns whether it has the source of these addresses.
-    fn is_from(&self, addresses: &Addresses) -> bool {
-        match (&self.addresses, addresses) {
-            (Addresses::V4 { src, .. }, Addresses::V4 { src: of, .. }) => src == of,
-            (Addresses::V6 { src, .. }, Addresses::V6 { src: of, .. }) => src == of,
-            _ => false,
+    fn source(&self) -> IpAddr {
+        match self.addresses {
+            Addresses::V4 { src, .. } => IpAddr::V4(src.into()),
+            Addresses::V6 { src, .. } => IpAddr::V6(src.into()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! STT: offload work and tags in its header, segments by [`crate::segment`], and their reassembly
 //! beside a reference that looks at every byte.
 
-use super::super::stt::{Limits, Outcome, Reassembly, Segment};
+use super::super::stt::{Displaced, Limits, Outcome, Reassembly, Segment};
 use super::*;
 use crate::build::Builder;
 use crate::checksum::finish_partial;
@@ -12,6 +12,16 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 const STT: TunnelKind = TunnelKind::Stt;
+/// Nothing gave way.
+const NONE: Displaced = Displaced { own: 0, oldest: 0 };
+
+fn own(own: u64) -> Displaced {
+    Displaced { own, ..NONE }
+}
+
+fn oldest(oldest: u64) -> Displaced {
+    Displaced { oldest, ..NONE }
+}
 
 fn spec(addresses: Addresses, mtu: u16) -> HeaderSpec {
     HeaderSpec {
@@ -78,8 +88,8 @@ fn join(wire: &[HeapFrame], waiting: &mut Reassembly) -> Option<(HeapFrame, Tunn
         let (segment, mut whole) = match segment.is_whole() {
             true => (segment, frame),
             false => match waiting.add(&segment, &frame, 0, |_| true) {
-                (Outcome::Waits, 0) => continue,
-                (Outcome::Whole(segment, whole), 0) => (segment, whole),
+                (Outcome::Waits, NONE) => continue,
+                (Outcome::Whole(segment, whole), NONE) => (segment, whole),
                 other => panic!("{other:?}"),
             },
         };
@@ -311,6 +321,7 @@ fn what_waits_is_bounded() {
         frames: 4,
         frames_of_one: 3,
         bytes: 12_000,
+        bytes_of_one: 12_000,
         runs_of_one: 3,
         wait_ms: 10,
     };
@@ -325,14 +336,14 @@ fn what_waits_is_bounded() {
     let mut add =
         |(segment, frame): (Segment, HeapFrame), now| waiting.add(&segment, &frame, now, |_| true);
     for number in 0..3 {
-        assert_eq!(add(first(1, number, 1000), 0), (Outcome::Waits, 0));
+        assert_eq!(add(first(1, number, 1000), 0), (Outcome::Waits, NONE));
     }
     // One too many of this sender: its oldest goes, so that the first segment is none seen before.
-    assert_eq!(add(first(1, 3, 1000), 0), (Outcome::Waits, 1));
-    assert_eq!(add(first(1, 0, 1000), 0), (Outcome::Waits, 1));
-    assert_eq!(add(first(2, 0, 1000), 0), (Outcome::Waits, 0));
+    assert_eq!(add(first(1, 3, 1000), 0), (Outcome::Waits, own(1)));
+    assert_eq!(add(first(1, 0, 1000), 0), (Outcome::Waits, own(1)));
+    assert_eq!(add(first(2, 0, 1000), 0), (Outcome::Waits, NONE));
     // One too many of all.
-    assert_eq!(add(first(3, 0, 1000), 5), (Outcome::Waits, 1));
+    assert_eq!(add(first(3, 0, 1000), 5), (Outcome::Waits, oldest(1)));
     assert_eq!((waiting.expire(9), waiting.expire(10)), (0, 3));
     assert_eq!((waiting.expire(14), waiting.expire(15)), (0, 1));
     assert!(!waiting.is_waiting());
@@ -344,12 +355,12 @@ fn what_waits_is_bounded() {
         let segment = Segment::read(&mut frame).unwrap();
         assert_eq!(
             waiting.add(&segment, &frame, 20, |_| true),
-            (Outcome::Waits, 0)
+            (Outcome::Waits, NONE)
         );
     }
     let mut frame = wire[6].clone();
     let segment = Segment::read(&mut frame).unwrap();
-    let full = (Outcome::Refused(Refusal::Full, 4), 0);
+    let full = (Outcome::Refused(Refusal::Full, 4), NONE);
     assert_eq!(waiting.add(&segment, &frame, 20, |_| true), full);
     assert!(!waiting.is_waiting());
     waiting.add(&segment, &frame, 20, |_| true);
@@ -369,21 +380,51 @@ fn memory_grows_with_what_has_come() {
         let (outcome, lost) = waiting.add(&segment, &frame, 0, |_| true);
         (outcome, lost, waiting.memory())
     };
-    assert_eq!(add(1, 0, 20), (Outcome::Waits, 0, (20, 20)));
+    assert_eq!(add(1, 0, 20), (Outcome::Waits, NONE, (20, 20)));
     // The last bytes of one, then some before them.
-    assert_eq!(add(2, 65_515, 20), (Outcome::Waits, 0, (40, 40)));
-    assert_eq!(add(2, 65_510, 5), (Outcome::Waits, 0, (45, 60)));
-    assert_eq!(add(2, 100, 30), (Outcome::Waits, 0, (75, 100)));
-    assert_eq!(add(3, 0, 200), (Outcome::Waits, 0, (275, 300)));
-    assert_eq!(add(3, 200, 200), (Outcome::Waits, 0, (475, 500)));
-    assert_eq!(add(3, 400, 200), (Outcome::Waits, 0, (675, 900)));
+    assert_eq!(add(2, 65_515, 20), (Outcome::Waits, NONE, (40, 40)));
+    assert_eq!(add(2, 65_510, 5), (Outcome::Waits, NONE, (45, 60)));
+    assert_eq!(add(2, 100, 30), (Outcome::Waits, NONE, (75, 100)));
+    assert_eq!(add(3, 0, 200), (Outcome::Waits, NONE, (275, 300)));
+    assert_eq!(add(3, 200, 200), (Outcome::Waits, NONE, (475, 500)));
+    assert_eq!(add(3, 400, 200), (Outcome::Waits, NONE, (675, 900)));
     // No room: the two oldest give way, then the third.
-    assert_eq!(add(4, 0, 130), (Outcome::Waits, 4, (730, 930)));
-    assert_eq!(add(4, 130, 100), (Outcome::Waits, 3, (230, 260)));
+    assert_eq!(add(4, 0, 130), (Outcome::Waits, oldest(4), (730, 930)));
+    assert_eq!(add(4, 130, 100), (Outcome::Waits, oldest(3), (230, 260)));
     // More than all may have: others stay.
-    assert_eq!(add(5, 0, 20), (Outcome::Waits, 0, (250, 280)));
+    assert_eq!(add(5, 0, 20), (Outcome::Waits, NONE, (250, 280)));
     let full = Outcome::Refused(Refusal::Full, 3);
-    assert_eq!(add(4, 300, 900), (full, 0, (20, 20)));
+    assert_eq!(add(4, 300, 900), (full, NONE, (20, 20)));
+}
+
+/// A source has half of the room: its own oldest give way to it, older ones of others do not.
+#[test]
+fn a_source_takes_no_room_from_others() {
+    let mut waiting = Reassembly::new(Limits {
+        bytes: 1000,
+        bytes_of_one: 500,
+        ..Limits::default()
+    });
+    let mut add = |source: u8, number: u32, length: usize| {
+        let mut frame = segment_from(source, number, 65_535, 0, &vec![7; length]);
+        let segment = Segment::read(&mut frame).unwrap();
+        let (outcome, lost) = waiting.add(&segment, &frame, 0, |_| true);
+        (outcome, lost, waiting.memory().1)
+    };
+    assert_eq!(add(1, 0, 300), (Outcome::Waits, NONE, 300));
+    for number in 0..5 {
+        assert_eq!(add(2, number, 100).1, NONE);
+    }
+    for number in 5..100 {
+        assert_eq!(add(2, number, 100), (Outcome::Waits, own(1), 800));
+    }
+    assert_eq!(add(2, 100, 101), (Outcome::Waits, own(2), 701));
+    assert_eq!(add(2, 101, 399), (Outcome::Waits, own(3), 800));
+    let full = Outcome::Refused(Refusal::Full, 1);
+    assert_eq!(add(2, 102, 501), (full, NONE, 800));
+    // Of all sources the oldest give way: the first one's.
+    assert_eq!(add(3, 0, 201), (Outcome::Waits, oldest(1), 701));
+    assert_eq!(add(1, 0, 200), (Outcome::Waits, NONE, 901));
 }
 
 /// What nobody wants takes no place, and is asked for only before anything of it is there.
@@ -394,10 +435,10 @@ fn what_is_not_wanted_is_not_kept() {
     let segment = Segment::read(&mut first).unwrap();
     let of = Addresses::V4 { src: 1, dst: 2 };
     let refused = waiting.add(&segment, &first, 0, |addresses| *addresses != of);
-    assert_eq!(refused, (Outcome::Unwanted, 0));
+    assert_eq!(refused, (Outcome::Unwanted, NONE));
     assert!(!waiting.is_waiting());
     let taken = waiting.add(&segment, &first, 0, |addresses| *addresses == of);
-    assert_eq!(taken, (Outcome::Waits, 0));
+    assert_eq!(taken, (Outcome::Waits, NONE));
     let mut second = segment_of(1, 60, 20, &[2; 40]);
     let segment = Segment::read(&mut second).unwrap();
     let (outcome, _) = waiting.add(&segment, &second, 0, |_| panic!("asked again"));
@@ -424,8 +465,8 @@ fn many_pieces_are_put_in_order() {
         let mut frame = segment_of(1, total, offset, &bytes[offset..offset + 100]);
         let segment = Segment::read(&mut frame).unwrap();
         match waiting.add(&segment, &frame, 0, |_| true) {
-            (Outcome::Waits, 0) => {}
-            (Outcome::Whole(_, whole), 0) => came = Some(whole.to_vec()),
+            (Outcome::Waits, NONE) => {}
+            (Outcome::Whole(_, whole), NONE) => came = Some(whole.to_vec()),
             other => panic!("{other:?}"),
         }
     }
@@ -474,12 +515,18 @@ impl Reference {
 
 /// Returns a segment of an STT frame of `total` bytes, with these bytes of it.
 fn segment_of(number: u32, total: usize, offset: usize, bytes: &[u8]) -> HeapFrame {
+    segment_from(1, number, total, offset, bytes)
+}
+
+/// The same from another source.
+fn segment_from(source: u8, number: u32, total: usize, offset: usize, bytes: &[u8]) -> HeapFrame {
     let mut tcp = hex("c48d 1d2f");
     tcp.extend(((total as u32) << 16 | offset as u32).to_be_bytes());
     tcp.extend(number.to_be_bytes());
     tcp.extend(hex("5018 ffff 0000 0000"));
     tcp.extend(bytes);
     let mut ip = hex("4500 0000 0000 4000 4006 0000 00000001 00000002");
+    ip[15] = source;
     ip[2..4].copy_from_slice(&(20 + tcp.len() as u16).to_be_bytes());
     let sum = reference::checksum(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -492,8 +539,116 @@ fn segment_of(number: u32, total: usize, offset: usize, bytes: &[u8]) -> HeapFra
     frame
 }
 
+/// The reference for what gives way: a list, the oldest first, of STT frames that are never whole.
+struct List {
+    limits: Limits,
+    held: Vec<Listed>,
+}
+
+#[derive(Clone, Copy)]
+struct Listed {
+    source: u8,
+    number: u32,
+    came: usize,
+    room: usize,
+    count: u64,
+}
+
+impl List {
+    fn sum(&self, source: Option<u8>) -> (usize, usize) {
+        let wanted = |one: &&Listed| source.is_none_or(|source| one.source == source);
+        let rooms = self.held.iter().filter(wanted).map(|one| one.room);
+        (rooms.clone().count(), rooms.sum())
+    }
+
+    /// Drops the oldest but one.
+    fn drop_oldest(&mut self, source: Option<u8>, but: Option<u32>) -> u64 {
+        let at = self.held.iter().position(|one| {
+            source.is_none_or(|source| one.source == source) && Some(one.number) != but
+        });
+        self.held.remove(at.unwrap()).count
+    }
+
+    /// Adds the next bytes of an STT frame; returns what is lost of it, and what gave way.
+    fn add(&mut self, source: u8, number: u32, length: usize) -> (u64, Displaced) {
+        let mut lost = NONE;
+        let limits = self.limits;
+        if !self.held.iter().any(|one| one.number == number) {
+            if self.sum(Some(source)).0 == limits.frames_of_one {
+                lost.own += self.drop_oldest(Some(source), None);
+            }
+            if self.sum(None).0 == limits.frames {
+                lost.oldest += self.drop_oldest(None, None);
+            }
+            self.held.push(Listed {
+                source,
+                number,
+                came: 0,
+                room: 0,
+                count: 0,
+            });
+        }
+        let find = |held: &[Listed]| held.iter().position(|one| one.number == number).unwrap();
+        let mut one = self.held[find(&self.held)];
+        one.came += length;
+        let before = one.room;
+        if one.came > one.room {
+            one.room = one.came.max(2 * one.room);
+        }
+        one.count += 1;
+        if one.room > limits.bytes_of_one {
+            self.held.remove(find(&self.held));
+            return (one.count, lost);
+        }
+        let more = one.room - before;
+        while self.sum(Some(source)).1 + more > limits.bytes_of_one {
+            lost.own += self.drop_oldest(Some(source), Some(number));
+        }
+        while self.sum(None).1 + more > limits.bytes {
+            lost.oldest += self.drop_oldest(None, Some(number));
+        }
+        let at = find(&self.held);
+        self.held[at] = one;
+        (0, lost)
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(2000)))]
+
+    /// What gives way is what a search through a list finds.
+    #[test]
+    fn what_gives_way_is_what_a_list_says(
+        came in proptest::collection::vec((0..4_u8, 0..5_u32, 1..80_usize), 1..80),
+    ) {
+        let limits = Limits {
+            frames: 7,
+            frames_of_one: 4,
+            bytes: 700,
+            bytes_of_one: 300,
+            ..Limits::default()
+        };
+        let mut waiting = Reassembly::new(limits);
+        let mut list = List { limits, held: Vec::new() };
+        for (source, number, length) in came {
+            let number = number + 5 * u32::from(source);
+            let held = list.held.iter().find(|one| one.number == number);
+            let offset = held.map_or(0, |one| one.came);
+            let mut frame = segment_from(source, number, 65_535, offset, &vec![1; length]);
+            let segment = Segment::read(&mut frame).unwrap();
+            let (outcome, lost) = waiting.add(&segment, &frame, 0, |_| true);
+            let expected = list.add(source, number, length);
+            prop_assert_eq!(lost, expected.1);
+            match outcome {
+                Outcome::Waits => prop_assert_eq!(expected.0, 0),
+                Outcome::Refused(Refusal::Full, lost) => prop_assert_eq!(lost, expected.0),
+                other => panic!("{other:?}"),
+            }
+            prop_assert_eq!(waiting.memory().1, list.sum(None).1);
+        }
+        let left: u64 = list.held.iter().map(|one| one.count).sum();
+        prop_assert_eq!(waiting.clear(), left);
+    }
 
     /// Segments in any order, twice, overlapping, of other lengths: as the reference says.
     #[test]
@@ -512,7 +667,7 @@ proptest! {
             let mut frame = segment_of(number, total, offset, &bytes);
             let segment = Segment::read(&mut frame).unwrap();
             let (outcome, lost) = waiting.add(&segment, &frame, 0, |_| true);
-            prop_assert_eq!(lost, 0);
+            prop_assert_eq!(lost, NONE);
             let told = match outcome {
                 Outcome::Waits => Told::Waits,
                 Outcome::Unwanted => panic!("all are wanted"),
