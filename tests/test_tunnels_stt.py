@@ -368,3 +368,69 @@ def malformed_stt_does_no_harm(lab):
     ):
         check(drops.get(f"drop_tunnel_{name}"), f"tunnel_{name} counts nothing: {drops}")
     at.switch.appctl("version")
+
+
+@test()
+def one_source_leaves_room_to_others(lab):
+    """Of first segments from one source at most half of what there is room for waits, so that a
+    frame of another is put together meanwhile; each segment is counted once."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch's userspace datapath has no tunnels of type stt")
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "stt", "flow", "key=7")
+    at.comes_in(segment(at, stt(7, marked(1))), 1, "a good packet")
+    # All announce as long a frame as can be.
+    flood = [
+        segment(at, stt(7, marked(2)), 65535, 0, number, source="10.9.0.200")
+        for number in range(1000, 1200)
+    ]
+    attempts = []
+
+    def attempt():
+        number = 100 + len(attempts)
+        attempts.append(number)
+        data = stt(7, marked(number))
+        at.inject(segment(at, data[:50], len(data), 0, number))
+        at.inject(*flood)
+        at.inject(segment(at, data[50:], len(data), 50, number))
+        return at.arrives(number, 0.4)
+
+    wait_for("the other source's frame comes in", attempt)
+    check(count(at.switch, "drop_tunnel_segment_share") > 0, "nothing gave way")
+    # The same numbers may still wait from the attempt before: those come twice.
+    sent = (len(flood) + 2) * len(attempts)
+
+    def accounted():
+        names = ("joined_segments", "segment_share", "segment_late", "segment_twice")
+        known = dropped(at.switch)
+        joined = count(at.switch, "tunnel_joined_segments")
+        return joined + sum(known.get(f"drop_tunnel_{name}", 0) for name in names[1:]) == sent
+
+    wait_for("every segment is counted once", accounted)
+    equal(count(at.switch, "drop_tunnel_segment_full"), 0, "frames that gave way to all")
+
+
+@test()
+def segments_of_a_dropped_frame_are_counted(lab):
+    """A frame that is put together and then has a key that no tunnel has counts as the segments
+    that it came in, and one that comes in as one frame of the tunnel's port."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch's userspace datapath has no tunnels of type stt")
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "stt", 2, "key=7")
+    at.comes_in(segment(at, stt(7, marked(1))), 1, "a good packet")
+    before = at.switch.counters("br-int")["tun"]["rx"]["pkts"]
+    for key, number in ((8, 10), (7, 11)):
+        data = stt(key, marked(number))
+        at.inject(
+            *(segment(at, data[a : a + 20], len(data), a, number) for a in range(0, len(data), 20))
+        )
+    check(at.arrives(11), "the good frame is lost")
+    pieces = -(-len(data) // 20)
+    equal(dropped(at.switch), {"drop_tunnel_no_port": pieces}, "drops")
+    equal(count(at.switch, "tunnel_joined_segments"), pieces, "segments that came in")
+    equal(count(at.switch, "tunnel_joined"), 1, "frames put together")
+    wait_for(
+        "the port has counted one frame more",
+        lambda: at.switch.counters("br-int")["tun"]["rx"]["pkts"] == before + 1,
+    )

@@ -211,7 +211,7 @@ fn send_in_segments(frame: &HeapFrame, sent: &HeapFrame, found: &Decapsulated) {
         if !segment.is_whole() {
             match waiting.add(&segment, &one, 0, |_| true) {
                 (stt::Outcome::Waits, NONE) => continue,
-                (stt::Outcome::Whole(all, whole), NONE) => (segment, one) = (all, whole),
+                (stt::Outcome::Whole(all, whole, _), NONE) => (segment, one) = (all, whole),
                 other => panic!("{other:?}"),
             }
         }
@@ -252,7 +252,7 @@ fn join_lies(bytes: &[u8]) {
             continue;
         };
         let (outcome, _) = waiting.add(&segment, &one, now / 4, |_| true);
-        if let stt::Outcome::Whole(all, mut whole) = outcome {
+        if let stt::Outcome::Whole(all, mut whole, _) = outcome {
             assert!(all.is_whole());
             let _ = all
                 .open(&mut whole)

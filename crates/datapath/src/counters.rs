@@ -155,7 +155,11 @@ pub enum DropReason {
     /// Sent to a tunnel with an unfinished checksum that lies outside the inner packet.
     TunnelPushChecksum,
     // Packets that come by tunnels and cannot be decapsulated: `packet::tunnel::Reason`, in its
-    // order.
+    // order. These, `TunnelNoPort` and `TunnelSegment...` count what the underlay carried: an STT
+    // frame that was put together counts as many as its segments, so each segment is in one of
+    // these or in `tunnel_joined_segments`. (A packet that came in fragments counts once it is
+    // whole; `TunnelFragment...` count fragments.) What has come in by a tunnel's port, and what
+    // that port counts as received, are frames.
     /// Ends before its tunnel's header does.
     TunnelShort,
     /// Of another protocol than its tunnel's.
@@ -425,14 +429,16 @@ pub(crate) struct Cell {
     pub packet_outs: Count,
     /// Frames encapsulated by tunnels.
     pub tunnel_sent: Count,
-    /// Frames decapsulated by tunnels.
+    /// Frames decapsulated by tunnels: one for each STT frame, in however many segments it came.
     pub tunnel_received: Count,
     /// Fragments sent, of packets with a tunnel's header.
     pub tunnel_fragments_sent: Count,
     /// Tunnels' packets reassembled from fragments.
     pub tunnel_reassembled: Count,
-    /// STT frames put together from segments.
+    /// STT frames put together from segments, of those in `tunnel_received`.
     pub tunnel_joined: Count,
+    /// Segments that these came in.
+    pub tunnel_joined_segments: Count,
     /// Frames that waited for the MAC address of a tunnel's next hop.
     pub tunnel_waited: Count,
     learning: [Count; LEARNING.len()],

@@ -296,6 +296,10 @@ impl<F: Frame + 'static> Datapath<F> {
                 cells.sum(|cell| &cell.tunnel_reassembled),
             ),
             ("tunnel_joined", cells.sum(|cell| &cell.tunnel_joined)),
+            (
+                "tunnel_joined_segments",
+                cells.sum(|cell| &cell.tunnel_joined_segments),
+            ),
             ("tunnel_waited", cells.sum(|cell| &cell.tunnel_waited)),
             ("mirror_frames", cells.sum(|cell| &cell.mirrored)),
             ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),

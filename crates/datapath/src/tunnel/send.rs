@@ -1494,8 +1494,9 @@ impl<F: Frame> Forward<'_, F> {
             return Some(frame);
         }
         if let Over::Tcp(port) = over {
-            if let Err(reason) = self.take_segment(tunnels, frame, port) {
-                self.cell.drop(reason, 1);
+            match stt::Segment::read(&mut frame) {
+                Ok(segment) => self.take_segment(tunnels, segment, frame, port),
+                Err(reason) => self.cell.drop(reason.into(), 1),
             }
             return None;
         }
@@ -1527,35 +1528,48 @@ impl<F: Frame> Forward<'_, F> {
     }
 
     /// Handles a segment of STT, to this TCP port: keeps it for the rest of its STT frame, or makes
-    /// that come in by its tunnel's port.
-    fn take_segment(
-        &mut self,
-        tunnels: &Tunnels,
-        mut frame: F,
-        port: u16,
-    ) -> Result<(), DropReason> {
-        let mut segment = stt::Segment::read(&mut frame)?;
-        if !segment.is_whole() {
-            let now_ms = self.clock.now_ms();
-            let is_wanted = |addresses: &_| tunnels.receivers.has_stt(port, addresses);
-            let segments = &mut self.sending.segments;
-            let (outcome, lost) = segments.add(&segment, &frame, now_ms, is_wanted);
-            self.cell.drop(DropReason::TunnelSegmentShare, lost.own);
-            self.cell.drop(DropReason::TunnelSegmentFull, lost.oldest);
-            match outcome {
-                stt::Outcome::Waits => return Ok(()),
-                stt::Outcome::Unwanted => return Err(DropReason::TunnelNoPort),
-                stt::Outcome::Refused(refusal, lost) => {
-                    self.cell.drop(DropReason::of_segment(refusal), lost);
-                    return Ok(());
-                }
-                stt::Outcome::Whole(all, whole) => {
-                    self.cell.tunnel_joined.add(1);
-                    (segment, frame) = (all, whole);
+    /// that come in by its tunnel's port. Whatever is dropped on the way there is counted as the
+    /// segments that came.
+    fn take_segment(&mut self, tunnels: &Tunnels, segment: stt::Segment, frame: F, port: u16) {
+        if segment.is_whole() {
+            if let Err(reason) = self.take_whole(tunnels, &segment, frame, port) {
+                self.cell.drop(reason, 1);
+            }
+            return;
+        }
+        let now_ms = self.clock.now_ms();
+        let is_wanted = |addresses: &_| tunnels.receivers.has_stt(port, addresses);
+        let segments = &mut self.sending.segments;
+        let (outcome, lost) = segments.add(&segment, &frame, now_ms, is_wanted);
+        self.cell.drop(DropReason::TunnelSegmentShare, lost.own);
+        self.cell.drop(DropReason::TunnelSegmentFull, lost.oldest);
+        match outcome {
+            stt::Outcome::Waits => {}
+            stt::Outcome::Unwanted => self.cell.drop(DropReason::TunnelNoPort, 1),
+            stt::Outcome::Refused(refusal, lost) => {
+                self.cell.drop(DropReason::of_segment(refusal), lost);
+            }
+            stt::Outcome::Whole(all, whole, count) => {
+                match self.take_whole(tunnels, &all, whole, port) {
+                    Err(reason) => self.cell.drop(reason, count),
+                    Ok(()) => {
+                        self.cell.tunnel_joined.add(1);
+                        self.cell.tunnel_joined_segments.add(count);
+                    }
                 }
             }
         }
-        let found = segment.open(&mut frame)?;
+    }
+
+    /// Makes a whole STT frame, to this TCP port, come in by its tunnel's port.
+    fn take_whole(
+        &mut self,
+        tunnels: &Tunnels,
+        all: &stt::Segment,
+        mut frame: F,
+        port: u16,
+    ) -> Result<(), DropReason> {
+        let found = all.open(&mut frame)?;
         let slot = self
             .sending
             .receiver(tunnels, TunnelKind::Stt, port, &found)

@@ -323,6 +323,7 @@ fn coverage(bed: &Bed, name: &str) -> u64 {
 #[test]
 fn large_segments_go_through_stt_whole() {
     let bed = with_stt();
+    let mut segments = 0;
     for (number, payload) in (1..).zip([1_000, 20_000, 64_000]) {
         let whole = large_segment(payload, 500);
         bed.inner.put(whole.clone());
@@ -331,12 +332,17 @@ fn large_segments_go_through_stt_whole() {
         assert_eq!(wire.len(), stt.div_ceil(usize::from(MTU) - 40));
         assert!(wire.iter().all(|one| one.len() <= 14 + usize::from(MTU)));
         wire.reverse();
+        segments += wire.len() as u64;
         bed.uplink.put_all(wire.into_iter().map(Bed::turned));
         wait_until("came in", || bed.inner.sent() == number);
         let came = std::mem::take(&mut *bed.inner.sent.lock().unwrap());
         assert!(came[0].to_vec() == whole.to_vec(), "{payload}: other bytes");
         assert_eq!(came[0].offload(), whole.offload());
-        assert_eq!(coverage(&bed, "tunnel_joined"), number);
+        // The tunnel counts frames as received, however many segments they came in.
+        for counter in ["tunnel_joined", "tunnel_received"] {
+            assert_eq!(coverage(&bed, counter), number);
+        }
+        assert_eq!(coverage(&bed, "tunnel_joined_segments"), segments);
     }
     assert_eq!(coverage(&bed, "tunnel_sent"), 3);
     assert_eq!(bed.switch.dropped_in_all(), 0);
@@ -405,7 +411,19 @@ fn what_is_wrong_with_stt_is_counted() {
     // The L4 offset is another.
     bed.uplink.put(changed(56, 35));
     bed.uplink.put_all(wire[1..].iter().cloned());
-    wait_until("offload", || bed.switch.dropped("tunnel_offload") == 1);
+    // Put together and dropped then: it counts as its segments.
+    let segments = wire.len() as u64;
+    assert!(segments > 1);
+    wait_until("offload", || {
+        bed.switch.dropped("tunnel_offload") == segments
+    });
+    // The same with a key that no tunnel has.
+    bed.uplink.put(changed(69, 1));
+    bed.uplink.put_all(wire[1..].iter().cloned());
+    wait_until("no port", || {
+        bed.switch.dropped("tunnel_no_port") == segments
+    });
+    assert_eq!(coverage(&bed, "tunnel_joined"), 0);
     // A wrong checksum.
     let mut wrong = wire[1].to_vec();
     wrong[60] ^= 1;
@@ -421,7 +439,9 @@ fn what_is_wrong_with_stt_is_counted() {
         ..Offload::default()
     });
     bed.uplink.put(strange);
-    wait_until("no port", || bed.switch.dropped("tunnel_no_port") == 1);
+    wait_until("nobody's", || {
+        bed.switch.dropped("tunnel_no_port") == segments + 1
+    });
     assert_eq!(bed.switch.dropped("tunnel_segment_late"), 1);
     assert_eq!((bed.inner.sent(), bed.local.sent()), (0, 0));
     bed.uplink.put(changed(37, 80));

@@ -57,8 +57,9 @@ impl Default for Limits {
 pub enum Outcome<F> {
     /// It waits for other segments of its STT frame.
     Waits,
-    /// It completed its STT frame: the segment that is all of it, and the frame that this is in.
-    Whole(Segment, F),
+    /// It completed its STT frame: the segment that is all of it, the frame that this is in, and
+    /// the number of segments that it came in.
+    Whole(Segment, F, u64),
     /// It was refused, mostly with the segments of its STT frame that were held; the number lost.
     Refused(Refusal, u64),
     /// Nobody wants STT frames from its source to its destination.
@@ -376,8 +377,8 @@ impl Reassembly {
             end: total,
             ..partial.first
         };
-        self.forget(key);
-        Ok(Outcome::Whole(all, whole))
+        let count = self.forget(key) + 1;
+        Ok(Outcome::Whole(all, whole, count))
     }
 
     /// Drops STT frames whose time is over; returns the number of segments lost.

@@ -89,7 +89,7 @@ fn join(wire: &[HeapFrame], waiting: &mut Reassembly) -> Option<(HeapFrame, Tunn
             true => (segment, frame),
             false => match waiting.add(&segment, &frame, 0, |_| true) {
                 (Outcome::Waits, NONE) => continue,
-                (Outcome::Whole(segment, whole), NONE) => (segment, whole),
+                (Outcome::Whole(segment, whole, _), NONE) => (segment, whole),
                 other => panic!("{other:?}"),
             },
         };
@@ -466,7 +466,7 @@ fn many_pieces_are_put_in_order() {
         let segment = Segment::read(&mut frame).unwrap();
         match waiting.add(&segment, &frame, 0, |_| true) {
             (Outcome::Waits, NONE) => {}
-            (Outcome::Whole(_, whole), NONE) => came = Some(whole.to_vec()),
+            (Outcome::Whole(_, whole, _), NONE) => came = Some(whole.to_vec()),
             other => panic!("{other:?}"),
         }
     }
@@ -485,7 +485,7 @@ struct Reference {
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Waits,
-    Whole(Vec<u8>),
+    Whole(Vec<u8>, u64),
     Refused(Refusal, u64),
 }
 
@@ -509,7 +509,8 @@ impl Reference {
         if self.bytes.len() < total {
             return Told::Waits;
         }
-        Told::Whole(std::mem::take(self).bytes.into_values().collect())
+        let whole = std::mem::take(self);
+        Told::Whole(whole.bytes.into_values().collect(), whole.count)
     }
 }
 
@@ -672,9 +673,9 @@ proptest! {
                 Outcome::Waits => Told::Waits,
                 Outcome::Unwanted => panic!("all are wanted"),
                 Outcome::Refused(refusal, lost) => Told::Refused(refusal, lost),
-                Outcome::Whole(segment, frame) => {
+                Outcome::Whole(segment, frame, count) => {
                     prop_assert!(segment.is_whole());
-                    Told::Whole(frame.to_vec())
+                    Told::Whole(frame.to_vec(), count)
                 }
             };
             prop_assert_eq!(told, references[number as usize].add(total, offset, &bytes));
@@ -718,7 +719,7 @@ proptest! {
             let (segment, mut whole) = match segment.is_whole() {
                 true => (segment, frame),
                 false => match waiting.add(&segment, &frame, 0, |_| true).0 {
-                    Outcome::Whole(segment, whole) => (segment, whole),
+                    Outcome::Whole(segment, whole, _) => (segment, whole),
                     Outcome::Waits | Outcome::Refused(Refusal::Twice, 1) => continue,
                     other => panic!("{other:?}"),
                 },
