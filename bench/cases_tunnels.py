@@ -1,17 +1,17 @@
-"""Packets into tunnels, out of them, and from one into another, for bench/forwarding.py: VXLAN, and
-Geneve as OVN uses it.
+"""Packets into tunnels, out of them, and from one into another, for bench/forwarding.py: VXLAN,
+Geneve as OVN uses it, and STT, whose frames are one segment each here.
 
 Two bridges: br0 with the tunnels, and br-phy, the underlay, whose local port has the host's
-address. A packet of 64 bytes that goes in by br0 leaves by br-phy with 50 bytes more; what comes by
-br-phy leaves by br0. In between it passes both bridges' rules and no device, in Sluice as in Open
-vSwitch.
+address. A packet of 64 bytes that goes in by br0 leaves by br-phy with 50 bytes more (VXLAN; with
+72 by STT); what comes by br-phy leaves by br0. In between it passes both bridges' rules and no
+device, in Sluice as in Open vSwitch.
 """
 
 import dataclasses
 import socket
 import struct
 
-from frames import FRAMES, UDP, flow, frame
+from frames import FRAMES, TCP, UDP, flow, frame
 
 HOST, GATEWAY, REMOTES = "172.16.0.1", "172.16.0.2", "172.17"
 HOST_MAC, GATEWAY_MAC = "02:00:00:00:10:01", "02:00:00:00:10:02"
@@ -19,6 +19,7 @@ VXLAN = 4789
 # OpenFlow numbers of tunnels; those of other ports are below.
 FIRST = 100
 GENEVE = 6081
+STT = 7471
 # OVN's option: logical input port (15 bits) and output port (16 bits).
 OPTION = "{class=0x102,type=0x80,len=4}->tun_metadata0"
 # As many packets in a file as make every flow and every tunnel be met.
@@ -30,24 +31,40 @@ def remote(number):
     return f"{REMOTES}.{number >> 8}.{number & 255}"
 
 
-def wrapped(inner, number, geneve=False):
+def checksum(data):
+    """The Internet's checksum of an even number of bytes."""
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return 0xFFFF ^ total
+
+
+def wrapped(inner, number, kind="vxlan"):
     """A frame as it comes by tunnel `number`, whose key is `number` + 1."""
-    payload = struct.pack("!II", 8 << 24, (number + 1) << 8) + inner
-    if geneve:
-        option = struct.pack("!HBBI", 0x102, 0x80, 1, 7 << 16 | 3)
-        payload = struct.pack("!BBHI", 2, 0x40, 0x6558, 1 << 8) + option + inner
     source, destination = (
         struct.unpack("!I", socket.inet_aton(address))[0] for address in (remote(number), HOST)
     )
-    port = GENEVE if geneve else VXLAN
     mac = [int(text.replace(":", ""), 16) for text in (GATEWAY_MAC, HOST_MAC)]
-    outer = bytearray(frame(source, destination, 40000 + number % 5000, port, UDP, *mac)[:42])
-    outer[16:18] = struct.pack("!H", 28 + len(payload))
-    outer[38:40] = struct.pack("!H", 8 + len(payload))
+    port, sender = {"vxlan": VXLAN, "geneve": GENEVE, "stt": STT}[kind], 40000 + number % 5000
+    if kind == "stt":
+        # The sequence number is the length of all segments; the next one identifies the frame.
+        payload = struct.pack("!BBBBHHQH", 0, 0, 0, 0, 0, 0, number + 1, 0) + inner
+        said = struct.pack("!HHHHIBBH", sender, port, len(payload), 0, number, 0x50, 0x18, 0xFFFF)
+        pseudo = struct.pack("!IIII", source, destination, TCP, 20 + len(payload))
+        value = checksum(pseudo + said + struct.pack("!HH", 0, 0) + payload)
+        payload = said + struct.pack("!HH", value, 0) + payload
+    else:
+        if kind == "geneve":
+            option = struct.pack("!HBBI", 0x102, 0x80, 1, 7 << 16 | 3)
+            payload = struct.pack("!BBHI", 2, 0x40, 0x6558, 1 << 8) + option + inner
+        else:
+            payload = struct.pack("!II", 8 << 24, (number + 1) << 8) + inner
+        payload = struct.pack("!HHHH", sender, port, 8 + len(payload), 0) + payload
+    protocol = TCP if kind == "stt" else UDP
+    outer = bytearray(frame(source, destination, 0, 0, protocol, *mac)[:34])
+    outer[16:18] = struct.pack("!H", 20 + len(payload))
     outer[24:26] = b"\0\0"
-    total = sum(struct.unpack("!10H", outer[14:34]))
-    total = (total & 0xFFFF) + (total >> 16)
-    outer[24:26] = struct.pack("!H", 0xFFFF ^ (total & 0xFFFF) + (total >> 16))
+    outer[24:26] = struct.pack("!H", checksum(outer[14:34]))
     return bytes(outer) + payload
 
 
@@ -57,14 +74,24 @@ class Tunnels:
 
     count: int
     way: str
-    geneve: bool = False
+    kind: str = "vxlan"
+
+    @property
+    def geneve(self):
+        """Whether rules have to do with OVN's option."""
+        return self.kind == "geneve"
+
+    @property
+    def is_ours_alone(self):
+        """Whether Open vSwitch's userspace datapath has no such tunnels."""
+        return self.kind == "stt"
 
     def frames(self, flows):
         """What comes in; flow and tunnel go together, as far as they can."""
         numbers = [number % flows for number in range(max(flows, LEAST, self.count))][:FRAMES]
         if self.way == "in":
             return [flow(number) for number in numbers]
-        return [wrapped(flow(number), number % self.count, self.geneve) for number in numbers]
+        return [wrapped(flow(number), number % self.count, self.kind) for number in numbers]
 
     def build(self, switch, pcap):
         """Bridges, tunnels, rules and the ports that packets come and go by."""
@@ -94,7 +121,7 @@ class Tunnels:
                 "set",
                 "Interface",
                 f"vx{number}",
-                "type=geneve" if self.geneve else "type=vxlan",
+                f"type={self.kind}",
                 f"options:remote_ip={remote(number)}",
                 f"options:key={'flow' if self.geneve else number + 1}",
                 f"ofport_request={FIRST + number}",
@@ -174,12 +201,14 @@ def cases(case):
         ("through", "vxlan-through"),
         ("in", "geneve-in"),
         ("out", "geneve-out"),
+        ("in", "stt-in"),
+        ("out", "stt-out"),
     ):
-        geneve = name.startswith("geneve")
+        kind = name.split("-")[0]
         for flows, tunnels in ((1, 1), (10000, 1), (10000, 1024)):
 
-            def make(way=way, flows=flows, tunnels=tunnels, geneve=geneve):
-                these = Tunnels(tunnels, way, geneve)
+            def make(way=way, flows=flows, tunnels=tunnels, kind=kind):
+                these = Tunnels(tunnels, way, kind)
                 return case(these.frames(flows), these)
 
             result[

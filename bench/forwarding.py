@@ -163,6 +163,9 @@ def work(options, daemons):
                 if not options.no_limit:
                     results.add(name, LIMIT, limit(lab, pcap, options.seconds))
                 for label, command in daemons.items():
+                    ours = case.tunnels and case.tunnels.is_ours_alone
+                    if ours and harness.is_open_vswitch(command):
+                        continue
                     try:
                         measure(lab, results, name, case, pcap, label, command, options)
                     except (harness.Failure, OSError) as failure:
