@@ -8,7 +8,9 @@
 //! Input: records of [`RECORD`] bytes, see [`Record::read`].
 #![no_main]
 
-use conntrack::fragments::{Fragments, LEAST_MINIMUM, OVERDUE_MS, Outcome, ReassemblyContext};
+use conntrack::fragments::{
+    self, Fragments, LEAST_MINIMUM, OVERDUE_MS, Outcome, ReassemblyContext,
+};
 use conntrack::{Request, Tracker, state};
 use libfuzzer_sys::fuzz_target;
 use packet::checksum::ipv4_header;
@@ -175,9 +177,14 @@ fuzz_target!(|data: &[u8]| {
             continue;
         };
         let buffers = 1 + u32::from(record.setting & 3);
-        let (place, holder) = (record.place, record.holder);
+        let request = fragments::Request {
+            place: record.place,
+            holder: record.holder,
+            buffers,
+            makes_room: record.setting & 4 == 0,
+        };
         let mut is_held = false;
-        let offer = table.offer(&fragment, place, holder, buffers, now_ms, || {
+        let offer = table.offer(&fragment, &request, now_ms, || {
             is_held = true;
             (number, frame)
         });
@@ -188,7 +195,7 @@ fuzz_target!(|data: &[u8]| {
         }
         expired += inside.gone(offer.ended);
         if let Outcome::Whole(all) = offer.outcome {
-            whole(&tracker, &all, place.zone, now_ms);
+            whole(&tracker, &all, request.place.zone, now_ms);
             completed += inside.gone(all.into_iter().map(|(_, held)| held));
         }
         let status = table.status();

@@ -10,16 +10,22 @@
 //! finds their datagram whole.)
 //!
 //! What may be held is bounded in fragments and in buffers. Where the room is used up, whoever has
-//! most of it makes room for the others ([`ReassemblyContext`] and holder are the caller's), so a
-//! flood of first fragments by one port costs others nothing but a search in a tree. The last
-//! fragment of a datagram needs no room.
+//! most of it makes room for the others (who holds a fragment, [`Request`] says), so a
+//! flood of first fragments by one port costs others nothing but a search in a tree. If nobody has
+//! more than the holder of a fragment, one of that holder's own datagrams gives way, because many
+//! senders may be behind one port. Of a holder's datagrams, the oldest of the source address with
+//! most datagrams gives way: a sender that floods displaces its own. Sources with no more than
+//! [`EQUAL`] datagrams count as equal; among equals the oldest datagram gives way. So a flood by
+//! many addresses only shortens the time for which datagrams may wait: to that in which as many
+//! fragments come as there is room for. The last fragment of a datagram needs no room.
 
 use packet::fragment::{Datagram, Fragment};
 use packet::keyed::Keyed;
 use packet::tunnel::Addresses;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// How long fragments wait for others, in milliseconds from the first of their datagram.
 pub const TIMEOUT_MS: u64 = 15_000;
@@ -31,7 +37,11 @@ pub const LEAST_MINIMUM: u32 = 400;
 pub const MOST: u32 = 5000;
 /// How many are held at most unless something else is set.
 pub const DEFAULT_MOST: u32 = 1000;
-/// Most holders whose fragments give way to one fragment.
+/// Most unfinished datagrams of a source with which it counts as equal to sources that have fewer:
+/// an honest sender has some at once, and must not give way because of that to those of a flood
+/// that have an address each.
+pub const EQUAL: usize = 8;
+/// Most datagrams that give way to one fragment.
 const GIVE_WAY: usize = 4;
 /// The longest IPv4 header, and the longest packet.
 const IPV4_HEADER_MAX: u32 = 60;
@@ -47,6 +57,21 @@ pub struct ReassemblyContext {
     pub pass: u32,
     /// The connection's zone.
     pub zone: u16,
+}
+
+/// How a fragment is to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Where.
+    pub place: ReassemblyContext,
+    /// For whom: a port, say.
+    pub holder: u64,
+    /// In how many buffers.
+    pub buffers: u32,
+    /// Whether others may have to give way to it. One whose own waiting has ended without success
+    /// must not make others end theirs: where rules have such fragments wait again, one would end
+    /// the next until each has.
+    pub makes_room: bool,
 }
 
 /// Why a fragment is not held.
@@ -92,8 +117,10 @@ pub struct Counts {
     pub completed: u64,
     /// Given back because their time was over, or to make room, or in a datagram that is too long.
     pub expired: u64,
-    /// Of these, those that made room for fragments of others.
+    /// Of these, those that made room for fragments of other holders.
     pub evicted: u64,
+    /// Of the expired ones, those that made room for later fragments of their own holder.
+    pub displaced: u64,
     /// Refused because they were too small.
     pub too_small: u64,
     /// Refused because they overlap others or contradict their datagram's end.
@@ -152,12 +179,16 @@ struct Partial<T> {
     holder: u64,
 }
 
+/// How soon a source gives way: by how many datagrams of it wait ([`EQUAL`] if they are fewer),
+/// then by the serial of the oldest. The greatest is the first to.
+type Rank = (usize, Reverse<u64>);
+
 /// What one holder has waiting.
 #[derive(Default)]
 struct Holder {
     fragments: u32,
-    /// Serials of its datagrams.
-    datagrams: BTreeSet<u64>,
+    /// Its sources.
+    sources: BTreeSet<Rank>,
 }
 
 /// Fragments that wait. `T` is what is held for each.
@@ -173,6 +204,8 @@ pub struct Fragments<T> {
     /// Datagrams in the order in which they expire: serial to key, and the time.
     order: BTreeMap<u64, (Key, u64)>,
     holders: HashMap<u64, Holder, Keyed>,
+    /// Serials of the datagrams of each holder's sources.
+    sources: HashMap<(u64, IpAddr), BTreeSet<u64>, Keyed>,
     /// The holders by what they have waiting.
     weights: BTreeSet<(u32, u64)>,
     serial: u64,
@@ -191,6 +224,7 @@ impl<T> Default for Fragments<T> {
             partials: HashMap::default(),
             order: BTreeMap::new(),
             holders: HashMap::default(),
+            sources: HashMap::default(),
             weights: BTreeSet::new(),
             serial: 0,
         }
@@ -198,21 +232,18 @@ impl<T> Default for Fragments<T> {
 }
 
 impl<T> Fragments<T> {
-    /// Offers a fragment that waits in this place, for this holder (a port, say) and in so many
-    /// buffers. `hold` makes what is held, only if it is. Time is in milliseconds and does not go
-    /// back.
+    /// Offers a fragment. `hold` makes what is held, only if it is. Time is in milliseconds and
+    /// does not go back.
     pub fn offer(
         &mut self,
         fragment: &Fragment,
-        place: ReassemblyContext,
-        holder: u64,
-        buffers: u32,
+        request: &Request,
         now_ms: u64,
         hold: impl FnOnce() -> T,
     ) -> Offer<T> {
         let mut ended = Vec::new();
-        let outcome = match self.admit(fragment, place, holder, buffers, now_ms, &mut ended) {
-            Ok(()) => self.add(fragment, place, buffers, hold(), &mut ended),
+        let outcome = match self.admit(fragment, request, now_ms, &mut ended) {
+            Ok(()) => self.add(fragment, request, hold(), &mut ended),
             Err(refused) => Outcome::Refused(refused),
         };
         Offer { outcome, ended }
@@ -222,9 +253,7 @@ impl<T> Fragments<T> {
     fn admit(
         &mut self,
         fragment: &Fragment,
-        place: ReassemblyContext,
-        holder: u64,
-        buffers: u32,
+        request: &Request,
         now_ms: u64,
         ended: &mut Vec<T>,
     ) -> Result<(), Refused> {
@@ -240,9 +269,9 @@ impl<T> Fragments<T> {
         if !self.enabled[family] {
             return Err(Refused::Disabled);
         }
-        let key = (fragment.datagram, place);
+        let key = (fragment.datagram, request.place);
         let most = self.most_of_one(family);
-        let (mut holder, mut completes) = (holder, false);
+        let (mut request, mut completes, mut own) = (*request, false, None);
         if let Some(partial) = self.partials.get(&key) {
             if partial.pieces.len() >= most {
                 self.counts[family].full += 1;
@@ -253,21 +282,20 @@ impl<T> Fragments<T> {
                 return Err(Refused::Overlaps);
             }
             // It counts for whom its datagram counts.
-            holder = partial.holder;
+            request.holder = partial.holder;
+            own = Some(partial.serial);
             completes = partial.is_completed_by(fragment);
         }
         // The last one to come does not stay.
-        if !completes && !self.make_room(holder, buffers, ended) {
+        if !completes && !self.make_room(&request, own, ended) {
             self.counts[family].full += 1;
             return Err(Refused::Full);
         }
         if !self.partials.contains_key(&key) {
             self.serial += 1;
-            let serial = self.serial;
+            let (serial, holder) = (self.serial, request.holder);
             self.order.insert(serial, (key, now_ms + TIMEOUT_MS));
-            self.weigh(holder, |holder| {
-                holder.datagrams.insert(serial);
-            });
+            self.weigh(holder, 0, Some((source(&fragment.datagram), serial, true)));
             let partial = Partial {
                 pieces: Vec::new(),
                 came: 0,
@@ -294,40 +322,70 @@ impl<T> Fragments<T> {
         self.held >= self.most || self.buffers + u64::from(buffers) > self.most_buffers
     }
 
-    /// Ends the waiting of those that have more waiting than `holder`, as far as necessary. Returns
-    /// false if that does not give room for a fragment.
-    fn make_room(&mut self, holder: u64, buffers: u32, ended: &mut Vec<T>) -> bool {
+    /// Ends the waiting of datagrams, as far as necessary: of those that have more waiting than the
+    /// holder, or of its own, other than the one with the serial `own`. Returns false if that does
+    /// not give room for a fragment.
+    fn make_room(&mut self, request: &Request, own: Option<u64>, ended: &mut Vec<T>) -> bool {
+        let Request {
+            holder, buffers, ..
+        } = *request;
+        let is_possible = self.most > 0 && u64::from(buffers) <= self.most_buffers;
+        if !(is_possible && request.makes_room) {
+            return !self.is_full(buffers);
+        }
         for _ in 0..GIVE_WAY {
             if !self.is_full(buffers) {
                 return true;
             }
-            let own = self.holders.get(&holder).map_or(0, |own| own.fragments);
-            let Some(&(most, other)) = self.weights.last() else {
-                return false;
+            let weight = self.holders.get(&holder).map_or(0, |own| own.fragments);
+            let heaviest = self.weights.last().copied();
+            let other = heaviest.filter(|&(most, _)| most > weight + 1);
+            let gives_way = match other {
+                Some((_, other)) => self.first_to_go(other, None),
+                None => self.first_to_go(holder, own),
             };
-            let oldest = self.holders.get(&other);
-            let oldest = oldest.and_then(|other| other.datagrams.first().copied());
-            let Some((serial, true)) = oldest.map(|serial| (serial, most > own + 1)) else {
+            let Some(serial) = gives_way else {
                 return false;
             };
             let before = ended.len();
             let family = self.end(serial, ended);
-            self.counts[family].evicted += (ended.len() - before) as u64;
-            self.counts[family].expired += (ended.len() - before) as u64;
+            let count = (ended.len() - before) as u64;
+            let counts = &mut self.counts[family];
+            counts.expired += count;
+            match other {
+                Some(_) => counts.evicted += count,
+                None => counts.displaced += count,
+            }
         }
         !self.is_full(buffers)
+    }
+
+    /// Returns the datagram of a holder that is the first to give way, `besides` this one.
+    fn first_to_go(&self, holder: u64, besides: Option<u64>) -> Option<u64> {
+        let sources = &self.holders.get(&holder)?.sources;
+        let mut ranks = sources.iter().rev().copied();
+        let (most, Reverse(first)) = ranks.next()?;
+        if Some(first) != besides {
+            return Some(first);
+        }
+        // Without it, its source is as soon to give way as its second oldest says.
+        let (key, _) = self.order.get(&first)?;
+        let same = self.sources.get(&(holder, source(&key.0)))?;
+        let second = same.iter().nth(1).map(|serial| (most, Reverse(*serial)));
+        let (_, Reverse(serial)) = second.max(ranks.next())?;
+        Some(serial)
     }
 
     /// Adds a fragment that was admitted.
     fn add(
         &mut self,
         fragment: &Fragment,
-        place: ReassemblyContext,
-        buffers: u32,
+        request: &Request,
         held: T,
         ended: &mut Vec<T>,
     ) -> Outcome<T> {
-        let key = (fragment.datagram, place);
+        let key = (fragment.datagram, request.place);
+        let buffers = request.buffers;
         let family = usize::from(fragment.is_v6());
         let Some(partial) = self.partials.get_mut(&key) else {
             // Not reached: it was admitted.
@@ -353,7 +411,7 @@ impl<T> Fragments<T> {
         self.held += 1;
         self.buffers += u64::from(buffers);
         self.counts[family].accepted += 1;
-        self.weigh(holder, |holder| holder.fragments += 1);
+        self.weigh(holder, 1, None);
         if !is_whole {
             return Outcome::Held;
         }
@@ -369,12 +427,27 @@ impl<T> Fragments<T> {
         Outcome::Whole(whole.collect())
     }
 
-    /// Changes what a holder has waiting.
-    fn weigh(&mut self, number: u64, change: impl FnOnce(&mut Holder)) {
+    /// Changes what a holder has waiting: how many fragments, and whether the datagram with this
+    /// source and serial waits.
+    fn weigh(&mut self, number: u64, fragments: i32, waits: Option<(IpAddr, u64, bool)>) {
         let holder = self.holders.entry(number).or_default();
         self.weights.remove(&(holder.fragments, number));
-        change(holder);
-        if holder.datagrams.is_empty() {
+        holder.fragments = holder.fragments.saturating_add_signed(fragments);
+        if let Some((source, serial, waits)) = waits {
+            let datagrams = self.sources.entry((number, source)).or_default();
+            if let Some(rank) = rank(datagrams) {
+                holder.sources.remove(&rank);
+            }
+            match waits {
+                true => datagrams.insert(serial),
+                false => datagrams.remove(&serial),
+            };
+            match rank(datagrams) {
+                Some(rank) => drop(holder.sources.insert(rank)),
+                None => drop(self.sources.remove(&(number, source))),
+            }
+        }
+        if holder.sources.is_empty() {
             self.holders.remove(&number);
         } else {
             self.weights.insert((holder.fragments, number));
@@ -383,8 +456,10 @@ impl<T> Fragments<T> {
 
     /// Removes a datagram and returns what has come of it.
     fn take(&mut self, serial: u64) -> Vec<Piece<T>> {
-        let key = self.order.remove(&serial).map(|(key, _)| key);
-        let Some(partial) = key.and_then(|key| self.partials.remove(&key)) else {
+        let Some((key, _)) = self.order.remove(&serial) else {
+            return Vec::new();
+        };
+        let Some(partial) = self.partials.remove(&key) else {
             return Vec::new();
         };
         let count = partial.pieces.len() as u32;
@@ -392,10 +467,8 @@ impl<T> Fragments<T> {
         self.buffers -= (partial.pieces.iter())
             .map(|piece| u64::from(piece.buffers))
             .sum::<u64>();
-        self.weigh(partial.holder, |holder| {
-            holder.fragments -= count;
-            holder.datagrams.remove(&serial);
-        });
+        let waits = Some((source(&key.0), serial, false));
+        self.weigh(partial.holder, -(count as i32), waits);
         partial.pieces
     }
 
@@ -466,7 +539,8 @@ impl<T> Fragments<T> {
         Ok(())
     }
 
-    /// Sets how many fragments are held at most, up to [`MOST`]. Those that wait go on waiting.
+    /// Sets how many fragments are held at most, up to [`MOST`]. Those that wait go on waiting, as
+    /// long as no others need their room.
     pub fn set_most(&mut self, most: u32) -> Result<(), OutOfRange> {
         if most > MOST {
             return Err(OutOfRange);
@@ -506,6 +580,20 @@ impl<T> Fragments<T> {
         }
         text
     }
+}
+
+/// Returns who has sent a datagram.
+fn source(datagram: &Datagram) -> IpAddr {
+    match datagram.addresses {
+        Addresses::V4 { src, .. } => Ipv4Addr::from(src).into(),
+        Addresses::V6 { src, .. } => Ipv6Addr::from(src).into(),
+    }
+}
+
+/// Returns how soon a source with these datagrams gives way.
+fn rank(datagrams: &BTreeSet<u64>) -> Option<Rank> {
+    let oldest = datagrams.first()?;
+    Some((datagrams.len().max(EQUAL), Reverse(*oldest)))
 }
 
 impl<T> Partial<T> {
@@ -597,7 +685,7 @@ impl Status {
     }
 
     /// Returns the counts by the names that `coverage/show` gives them.
-    pub fn named(&self) -> [(&'static str, u64); 8] {
+    pub fn named(&self) -> [(&'static str, u64); 9] {
         let both = |of: fn(&Counts) -> u64| of(&self.v4.counts) + of(&self.v6.counts);
         [
             (
@@ -610,6 +698,10 @@ impl Status {
             ),
             ("conntrack_fragments_expired", both(|counts| counts.expired)),
             ("conntrack_fragments_evicted", both(|counts| counts.evicted)),
+            (
+                "conntrack_fragments_displaced",
+                both(|counts| counts.displaced),
+            ),
             (
                 "conntrack_fragments_too_small",
                 both(|counts| counts.too_small),

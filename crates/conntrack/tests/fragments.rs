@@ -2,13 +2,15 @@
 //! limits. Nothing is lost.
 
 use conntrack::fragments::{
-    Counts, Fragments, LEAST_MINIMUM, MOST, OVERDUE_MS, Outcome, ReassemblyContext, Refused,
-    Status, TIMEOUT_MS,
+    Counts, EQUAL, Fragments, LEAST_MINIMUM, MOST, OVERDUE_MS, Outcome, ReassemblyContext, Refused,
+    Request, Status, TIMEOUT_MS,
 };
 use packet::HeapFrame;
 use packet::checksum::ipv4_header;
 use packet::fragment::Fragment;
 use proptest::prelude::*;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a fragment says.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -122,6 +124,21 @@ impl Reference {
             .count()
     }
 
+    /// Returns which of a holder's datagrams, but not this one, is the first to give way: the
+    /// oldest of the source that has most of them.
+    fn first_to_go(&self, holder: u64, besides: Option<u32>) -> Option<u32> {
+        let mut sources: BTreeMap<(bool, u8), BTreeSet<u32>> = BTreeMap::new();
+        for waits in self.list.iter().filter(|waits| waits.holder == holder) {
+            let source = (waits.said.v6, waits.said.source);
+            sources.entry(source).or_default().insert(waits.first);
+        }
+        let ranks = sources.values().filter_map(|firsts| {
+            let oldest = firsts.iter().find(|first| Some(**first) != besides)?;
+            Some((firsts.len().max(EQUAL), Reverse(*oldest)))
+        });
+        ranks.max().map(|(_, Reverse(first))| first)
+    }
+
     /// Takes a datagram off the list, in order.
     fn take(&mut self, first: u32) -> Vec<Waits> {
         let (mut taken, left): (Vec<_>, Vec<_>) =
@@ -134,12 +151,16 @@ impl Reference {
     fn offer(
         &mut self,
         said: Said,
-        place: ReassemblyContext,
-        holder: u64,
-        buffers: u32,
+        request: &Request,
         number: u32,
         now_ms: u64,
     ) -> (Answer, Vec<u32>) {
+        let Request {
+            place,
+            holder,
+            buffers,
+            makes_room,
+        } = *request;
         let family = usize::from(said.v6);
         let mut ended = Vec::new();
         if self.enabled == [false, false] {
@@ -181,21 +202,26 @@ impl Reference {
             .windows(2)
             .all(|two| two[0].end() == two[1].offset.into());
         let completes = joined && all[0].offset == 0 && !all[all.len() - 1].more;
+        let can_be = makes_room && self.most > 0 && u64::from(buffers) <= self.most_buffers;
         for _ in 0..4 {
-            if completes || !self.is_full(buffers) {
+            if completes || !can_be || !self.is_full(buffers) {
                 break;
             }
             let holders = self.list.iter().map(|waits| waits.holder);
             let heaviest = holders.max_by_key(|holder| (self.of_holder(*holder), *holder));
-            let Some(heaviest) = heaviest else { break };
-            if self.of_holder(heaviest) <= self.of_holder(holder) + 1 {
-                break;
-            }
-            let mine = |waits: &&Waits| waits.holder == heaviest;
-            let first = self.list.iter().filter(mine).map(|waits| waits.first).min();
-            for waits in self.take(first.unwrap()) {
+            let is_heavier = |other: &u64| self.of_holder(*other) > self.of_holder(holder) + 1;
+            let other = heaviest.filter(is_heavier);
+            let first = match other {
+                Some(other) => self.first_to_go(other, None),
+                None => self.first_to_go(holder, others.first().map(|begun| begun.first)),
+            };
+            let Some(first) = first else { break };
+            for waits in self.take(first) {
                 let counts = &mut self.counts[usize::from(waits.said.v6)];
-                counts.evicted += 1;
+                match other {
+                    Some(_) => counts.evicted += 1,
+                    None => counts.displaced += 1,
+                }
                 counts.expired += 1;
                 ended.push(waits.number);
             }
@@ -265,9 +291,11 @@ impl Reference {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Offer(Said, ReassemblyContext, u64, u32),
+    Offer(Said, Request),
     /// The fragments of a datagram, in the order of the second list as far as it goes.
     Datagram(Said, Vec<u16>, Vec<prop::sample::Index>, u64),
+    /// So many first fragments of a source, each of a datagram of its own.
+    Flood(Said, u64, u8),
     Wait(u64),
     Expire(usize),
     PurgeOverdue,
@@ -312,21 +340,44 @@ fn place() -> impl Strategy<Value = ReassemblyContext> {
     })
 }
 
+fn request() -> impl Strategy<Value = Request> {
+    let makes_room = prop::bool::weighted(0.8);
+    (place(), 0..3_u64, 1..3_u32, makes_room).prop_map(|(place, holder, buffers, makes_room)| {
+        Request {
+            place,
+            holder,
+            buffers,
+            makes_room,
+        }
+    })
+}
+
+/// A request for one buffer, in one place.
+fn of(holder: u64) -> Request {
+    Request {
+        place: ReassemblyContext::default(),
+        holder,
+        buffers: 1,
+        makes_room: true,
+    }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let order = prop::collection::vec(any::<prop::sample::Index>(), 8);
     let lengths = prop::collection::vec(prop::sample::select(vec![480_u16, 968, 1400]), 2..8);
     prop_oneof![
-        30 => (said(), place(), 0..3_u64, 1..3_u32)
-            .prop_map(|(said, place, holder, buffers)| Step::Offer(said, place, holder, buffers)),
+        30 => (said(), request()).prop_map(|(said, request)| Step::Offer(said, request)),
         6 => (said(), lengths, order, 0..3_u64)
             .prop_map(|(said, lengths, order, holder)| Step::Datagram(said, lengths, order, holder)),
+        2 => (said(), 0..3_u64, 1..20_u8)
+            .prop_map(|(said, holder, count)| Step::Flood(said, holder, count)),
         4 => (0..20_000_u64).prop_map(Step::Wait),
         3 => (0..4_usize).prop_map(Step::Expire),
         1 => Just(Step::PurgeOverdue),
         1 => Just(Step::Purge),
         1 => (any::<bool>(), prop::bool::weighted(0.7)).prop_map(|(v6, on)| Step::Enable(v6, on)),
         1 => (any::<bool>(), 390..600_u32).prop_map(|(v6, bytes)| Step::Minimum(v6, bytes)),
-        1 => prop_oneof![0..12_u32, 4990..5010_u32].prop_map(Step::Most),
+        1 => prop_oneof![3 => 0..12_u32, 3 => 12..30_u32, 1 => 4990..5010_u32].prop_map(Step::Most),
         1 => (0..16_u64).prop_map(Step::Buffers),
     ]
 }
@@ -370,20 +421,16 @@ impl Both {
         }
     }
 
-    fn offer(&mut self, said: Said, place: ReassemblyContext, holder: u64, buffers: u32) {
+    fn offer(&mut self, said: Said, request: &Request) {
         self.numbers += 1;
         let number = self.numbers;
         let (fragment, _) = said.read();
         let mut made = 0;
-        let offer = self
-            .real
-            .offer(&fragment, place, holder, buffers, self.now_ms, || {
-                made += 1;
-                number
-            });
-        let (answer, ended) =
-            self.reference
-                .offer(said, place, holder, buffers, number, self.now_ms);
+        let offer = self.real.offer(&fragment, request, self.now_ms, || {
+            made += 1;
+            number
+        });
+        let (answer, ended) = self.reference.offer(said, request, number, self.now_ms);
         assert_eq!(offer.ended, ended);
         let is_refused = matches!(answer, Answer::Refused(_));
         assert_eq!(made, u32::from(!is_refused));
@@ -419,7 +466,7 @@ impl Both {
     fn step(&mut self, step: Step) {
         let now_ms = self.now_ms;
         match step {
-            Step::Offer(said, place, holder, buffers) => self.offer(said, place, holder, buffers),
+            Step::Offer(said, request) => self.offer(said, &request),
             Step::Datagram(said, lengths, order, holder) => {
                 let mut pieces = Vec::new();
                 let mut offset = 0;
@@ -437,8 +484,14 @@ impl Both {
                 for index in order {
                     if !pieces.is_empty() {
                         let piece = pieces.swap_remove(index.index(pieces.len()));
-                        self.offer(piece, ReassemblyContext::default(), holder, 1);
+                        self.offer(piece, &of(holder));
                     }
+                }
+            }
+            Step::Flood(said, holder, count) => {
+                for id in 0..count {
+                    let id = 100 + id;
+                    self.offer(Said { id, ..said }, &of(holder));
                 }
             }
             Step::Wait(ms) => self.now_ms += ms,
@@ -531,41 +584,170 @@ fn piece(source: u8, offset: u16, more: bool) -> Said {
     }
 }
 
+/// A fragment's source and identification.
+type Known = (u8, u8);
+
+/// A table of so many fragments, in which each is known by these.
+struct Small(Fragments<Known>);
+
+impl Small {
+    fn new(most: u32) -> Small {
+        let mut table = Fragments::default();
+        table.set_most(most).unwrap();
+        Small(table)
+    }
+
+    fn offer(&mut self, said: Said, holder: u64) -> (Outcome<Known>, Vec<Known>) {
+        let (fragment, _) = said.read();
+        let known = (said.source, said.id);
+        let offered = self.0.offer(&fragment, &of(holder), 0, || known);
+        (offered.outcome, offered.ended)
+    }
+
+    /// Offers the first fragment of a datagram, which is held; returns what gave way.
+    fn begin(&mut self, source: u8, id: u8, holder: u64) -> Vec<Known> {
+        let first = Said {
+            id,
+            ..piece(source, 0, true)
+        };
+        let (outcome, ended) = self.offer(first, holder);
+        assert_eq!(outcome, Outcome::Held);
+        ended
+    }
+
+    /// Offers the second and last fragment, and returns whether the datagram is whole.
+    fn end(&mut self, source: u8, id: u8, holder: u64) -> bool {
+        let last = Said {
+            id,
+            ..piece(source, 1200, false)
+        };
+        let (outcome, _) = self.offer(last, holder);
+        matches!(outcome, Outcome::Whole(all) if all.len() == 2)
+    }
+}
+
 /// A port that floods takes all there is, and no more of it than what others leave.
 #[test]
 fn whoever_has_most_gives_way() {
-    let mut table = Fragments::default();
-    table.set_most(10).unwrap();
-    let mut offer = |said: Said, holder: u64| {
-        let (fragment, _) = said.read();
-        table.offer(
-            &fragment,
-            ReassemblyContext::default(),
-            holder,
-            1,
-            0,
-            || (holder, said.source),
-        )
-    };
+    let mut table = Small::new(10);
     for source in 0..10 {
-        assert_eq!(offer(piece(source, 0, true), 1).outcome, Outcome::Held);
+        assert_eq!(table.begin(source, 1, 1), []);
     }
-    // It has its own fragments refused, as in Open vSwitch.
-    let offered = offer(piece(10, 0, true), 1);
+    // Its later ones come in, in place of its oldest.
+    assert_eq!(table.begin(10, 1, 1), [(0, 1)]);
+    // And so do the others'.
+    for source in 0..5 {
+        assert_eq!(table.begin(100 + source, 1, 2), [(source + 1, 1)]);
+    }
+    // Beyond an equal share, their own give way.
+    assert_eq!(table.begin(105, 1, 2), [(100, 1)]);
+    let counts = table.0.status().v4.counts;
+    assert_eq!(
+        (counts.evicted, counts.displaced, counts.expired),
+        (5, 2, 7)
+    );
+    // Nobody gives way to one who has nothing, where nobody has more than one.
+    let mut table = Small::new(3);
+    for holder in 1..4 {
+        assert_eq!(table.begin(1, holder as u8, holder), []);
+    }
+    let (outcome, ended) = table.offer(piece(2, 0, true), 4);
+    assert_eq!(outcome, Outcome::Refused(Refused::Full));
+    assert!(ended.is_empty());
+    // The last fragment of a datagram needs no room.
+    assert!(table.end(1, 1, 4));
+}
+
+/// Behind one port, a sender of first fragments without end displaces its own only: even datagrams
+/// that take long are completed.
+#[test]
+fn a_flood_by_one_address_keeps_nobody_behind_its_port_out() {
+    let mut table = Small::new(40);
+    for id in 0..60 {
+        table.begin(1, id, 1);
+    }
+    for source in 10..15 {
+        let ended = table.begin(source, 7, 1);
+        assert!(matches!(ended[..], [(1, _)]));
+    }
+    for id in 60..255 {
+        assert_eq!(table.begin(1, id, 1), [(1, id - 35)]);
+    }
+    // Nor where another port's fragments need the room.
+    for source in 20..24 {
+        let ended = table.begin(source, 7, 2);
+        assert!(matches!(ended[..], [(1, _)]));
+    }
+    for (sources, holder) in [(10..15, 1), (20..24, 2)] {
+        for source in sources {
+            assert!(table.end(source, 7, holder));
+        }
+    }
+}
+
+/// Nor does a flood by ever other addresses, if datagrams are complete before all room has been
+/// filled anew: also those of a source that has some at once.
+#[test]
+fn datagrams_that_complete_quickly_pass_a_flood_by_all_addresses() {
+    let mut table = Small::new(20);
+    let mut flood = (0..12).cycle();
+    let mut id = 0;
+    let mut begin = |table: &mut Small, count: usize| {
+        for source in flood.by_ref().take(count) {
+            id = if source == 0 { id + 1 } else { id };
+            table.begin(source, id, 1);
+        }
+    };
+    begin(&mut table, 30);
+    for round in 0..10 {
+        for datagram in 0..5 {
+            assert_eq!(table.begin(100, round * 5 + datagram, 1).len(), 1);
+        }
+        begin(&mut table, 14);
+        for datagram in 0..5 {
+            assert!(table.end(100, round * 5 + datagram, 1), "round {round}");
+        }
+        begin(&mut table, 5);
+    }
+    assert_eq!(table.0.status().v4.counts.full, 0);
+}
+
+/// A fragment that may not make room waits where there is some, and only there.
+#[test]
+fn fragments_that_have_ended_make_nobody_give_way() {
+    let mut table = Small::new(2);
+    let again = Request {
+        makes_room: false,
+        ..of(1)
+    };
+    let mut offer = |source: u8| {
+        let (fragment, _) = piece(source, 0, true).read();
+        table.0.offer(&fragment, &again, 0, || (source, 1))
+    };
+    for source in 0..2 {
+        assert_eq!(offer(source).outcome, Outcome::Held);
+    }
+    let offered = offer(2);
     assert_eq!(offered.outcome, Outcome::Refused(Refused::Full));
     assert!(offered.ended.is_empty());
-    // The others' come in, in place of its oldest.
-    for source in 0..5 {
-        let offered = offer(piece(100 + source, 0, true), 2);
-        assert_eq!(offered.outcome, Outcome::Held);
-        assert_eq!(offered.ended, [(1, source)]);
+}
+
+/// A datagram does not give way to its own fragments.
+#[test]
+fn a_datagram_that_takes_all_room_stays() {
+    let mut table = Small::new(3);
+    table.begin(1, 1, 1);
+    table.begin(1, 2, 1);
+    for (offset, ended) in [(1200, None), (2400, Some((1, 2)))] {
+        let (outcome, gone) = table.offer(piece(1, offset, true), 1);
+        assert_eq!(outcome, Outcome::Held);
+        assert_eq!(gone, Vec::from_iter(ended));
     }
-    // Not beyond an equal share.
-    let offered = offer(piece(105, 0, true), 2);
-    assert_eq!(offered.outcome, Outcome::Refused(Refused::Full));
-    // The last fragment of a datagram needs no room.
-    let offered = offer(piece(100, 1200, false), 3);
-    assert!(matches!(offered.outcome, Outcome::Whole(all) if all.len() == 2));
+    let (outcome, gone) = table.offer(piece(1, 3600, true), 1);
+    assert_eq!(outcome, Outcome::Refused(Refused::Full));
+    assert!(gone.is_empty());
+    let (outcome, _) = table.offer(piece(1, 3600, false), 1);
+    assert!(matches!(outcome, Outcome::Whole(all) if all.len() == 4));
 }
 
 /// The bytes of a datagram are those that were cut.
@@ -582,7 +764,7 @@ fn what_is_joined_is_what_was_cut() {
         let mut whole = None;
         for at in [2, 0, 1] {
             let (fragment, frame) = pieces[at].read();
-            let offer = table.offer(&fragment, ReassemblyContext::default(), 0, 1, 0, || frame);
+            let offer = table.offer(&fragment, &of(0), 0, || frame);
             if let Outcome::Whole(all) = offer.outcome {
                 whole = Some(all);
             }
@@ -623,7 +805,7 @@ fn lines_are_those_of_open_vswitch() {
             pass: 0,
             zone: 3,
         };
-        table.offer(&said.read().0, place, 0, 1, 0, || ());
+        table.offer(&said.read().0, &Request { place, ..of(0) }, 0, || ());
     }
     let lines = "(src=10.0.0.1,dst=10.0.0.9,recirc_id=0,ip_id=1,dl_type=0x800,zone=3,nw_proto=17,\
                  num_fragments=2,state=first/last frag)\n(src=fd00::2,dst=fdfd:fdfd:fdfd:fdfd:fdfd:\

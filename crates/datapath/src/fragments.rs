@@ -3,7 +3,7 @@
 //! and nobody keeps it for longer than one fragment's search and the freezing of its walk, or what
 //! a turn lets expire.
 
-use conntrack::fragments::{Fragments, OutOfRange, Outcome, ReassemblyContext, Status};
+use conntrack::fragments::{Fragments, OutOfRange, Outcome, ReassemblyContext, Request, Status};
 use conntrack::{Tracked, Tracker, state};
 use packet::fragment::{self, Fragment};
 use packet::{FlowKey, Frame, HeapFrame, WordSet, parse};
@@ -71,11 +71,14 @@ impl<F: Frame> Table<F> {
             pass: arrived.pass.into(),
             zone: arrived.request.zone,
         };
-        let holder = u64::from(bridge) << 32 | u64::from(arrived.in_port);
         let bytes = arrived.length + arrived.steps * size_of::<Op>();
-        let buffers = u32::try_from(bytes.div_ceil(FRAME_BYTES)).unwrap_or(u32::MAX);
-        let offer =
-            self.with(|table| table.offer(arrived.fragment, place, holder, buffers, now_ms, park));
+        let request = Request {
+            place,
+            holder: u64::from(bridge) << 32 | u64::from(arrived.in_port),
+            buffers: u32::try_from(bytes.div_ceil(FRAME_BYTES)).unwrap_or(u32::MAX),
+            makes_room: arrived.earlier.state != expired().state,
+        };
+        let offer = self.with(|table| table.offer(arrived.fragment, &request, now_ms, park));
         let taken = match offer.outcome {
             Outcome::Held => Taken::Held,
             Outcome::Whole(all) => Taken::Whole(all),

@@ -376,3 +376,37 @@ fn fragments_in_a_loop_of_patch_ports_end() {
     wait_until("a turn later", || switch.datapath.barrier_passed(barrier));
     assert!(wire.sent() < 100_000);
 }
+
+/// A sender that floods displaces its own fragments; where rules have those wait once more, they
+/// find no room, and displace no others.
+#[test]
+fn displaced_fragments_displace_no_others() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 2);
+    switch.datapath.set_most_fragments(10).unwrap();
+    let untracked = ct_state(state::INVALID, state::INVALID | state::TRACKED);
+    let invalid = ct_state(state::INVALID | state::TRACKED, u32::MAX);
+    switch.rule(bridge, 0, 0, Match::any(), vec![track(1, Some(1), None)]);
+    switch.rule(bridge, 1, 1, untracked, vec![track(1, Some(2), None)]);
+    switch.rule(bridge, 2, 1, invalid, vec![Op::Output(2)]);
+    for id in 0..25 {
+        ports[0]
+            .1
+            .put(cut(&datagram(false, 1, 3000), id).swap_remove(0));
+    }
+    let out = &ports[1].1;
+    wait_until("those for which there is no room leave", || {
+        out.sent() == 15
+    });
+    let status = switch.datapath.fragments();
+    let counts = status.v4.counts;
+    assert_eq!((status.held, counts.displaced, counts.full), (10, 15, 15));
+    // The oldest first.
+    let mut ids = Vec::new();
+    for bytes in out.take() {
+        let fragment = Fragment::read(&mut HeapFrame::new(&bytes)).unwrap();
+        ids.push(fragment.unwrap().datagram.id);
+    }
+    assert_eq!(ids, Vec::from_iter(0..15));
+}
