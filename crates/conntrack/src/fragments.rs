@@ -9,7 +9,7 @@
 //! is refused, while the others wait on. (Open vSwitch accepts some of these, and then never
 //! finds their datagram whole.)
 //!
-//! What may be held is bounded in fragments and in buffers. Where the room is used up, whoever has
+//! What may be held is bounded in fragments and in buffers. Where either is used up, whoever has
 //! most of it makes room for the others (who holds a fragment, [`Request`] says), so a
 //! flood of first fragments by one port costs others nothing but a search in a tree. If nobody has
 //! more than the holder of a fragment, one of that holder's own datagrams gives way, because many
@@ -41,8 +41,9 @@ pub const DEFAULT_MOST: u32 = 1000;
 /// an honest sender has some at once, and must not give way because of that to those of a flood
 /// that have an address each.
 pub const EQUAL: usize = 8;
-/// Most datagrams that give way to one fragment.
-const GIVE_WAY: usize = 4;
+/// Most datagrams that give way to one fragment: each frees a buffer at least, and fragments in
+/// jumbo frames need up to 6, with the steps that are held beside them.
+const GIVE_WAY: usize = 8;
 /// The longest IPv4 header, and the longest packet.
 const IPV4_HEADER_MAX: u32 = 60;
 const IPV4_PACKET_MAX: u32 = 65_535;
@@ -179,6 +180,16 @@ struct Partial<T> {
     holder: u64,
 }
 
+/// Fragments and buffers, by their number as a [`Scarce`].
+type Amounts = [u64; 2];
+
+/// What there is no more room for.
+#[derive(Clone, Copy)]
+enum Scarce {
+    Fragments,
+    Buffers,
+}
+
 /// How soon a source gives way: by how many datagrams of it wait ([`EQUAL`] if they are fewer),
 /// then by the serial of the oldest. The greatest is the first to.
 type Rank = (usize, Reverse<u64>);
@@ -186,7 +197,7 @@ type Rank = (usize, Reverse<u64>);
 /// What one holder has waiting.
 #[derive(Default)]
 struct Holder {
-    fragments: u32,
+    has: Amounts,
     /// Its sources.
     sources: BTreeSet<Rank>,
 }
@@ -206,8 +217,8 @@ pub struct Fragments<T> {
     holders: HashMap<u64, Holder, Keyed>,
     /// Serials of the datagrams of each holder's sources.
     sources: HashMap<(u64, IpAddr), BTreeSet<u64>, Keyed>,
-    /// The holders by what they have waiting.
-    weights: BTreeSet<(u32, u64)>,
+    /// The holders by what they have waiting, in fragments and in buffers.
+    weights: [BTreeSet<(u64, u64)>; 2],
     serial: u64,
 }
 
@@ -225,7 +236,7 @@ impl<T> Default for Fragments<T> {
             order: BTreeMap::new(),
             holders: HashMap::default(),
             sources: HashMap::default(),
-            weights: BTreeSet::new(),
+            weights: Default::default(),
             serial: 0,
         }
     }
@@ -295,7 +306,8 @@ impl<T> Fragments<T> {
             self.serial += 1;
             let (serial, holder) = (self.serial, request.holder);
             self.order.insert(serial, (key, now_ms + TIMEOUT_MS));
-            self.weigh(holder, 0, Some((source(&fragment.datagram), serial, true)));
+            let waits = Some((source(&fragment.datagram), serial, true));
+            self.weigh(holder, |_| {}, waits);
             let partial = Partial {
                 pieces: Vec::new(),
                 came: 0,
@@ -318,8 +330,13 @@ impl<T> Fragments<T> {
         }
     }
 
-    fn is_full(&self, buffers: u32) -> bool {
-        self.held >= self.most || self.buffers + u64::from(buffers) > self.most_buffers
+    /// Returns what a fragment in so many buffers finds no room for, if anything.
+    fn scarce(&self, buffers: u32) -> Option<Scarce> {
+        if self.held >= self.most {
+            return Some(Scarce::Fragments);
+        }
+        let is_full = self.buffers + u64::from(buffers) > self.most_buffers;
+        is_full.then_some(Scarce::Buffers)
     }
 
     /// Ends the waiting of datagrams, as far as necessary: of those that have more waiting than the
@@ -331,15 +348,20 @@ impl<T> Fragments<T> {
         } = *request;
         let is_possible = self.most > 0 && u64::from(buffers) <= self.most_buffers;
         if !(is_possible && request.makes_room) {
-            return !self.is_full(buffers);
+            return self.scarce(buffers).is_none();
         }
         for _ in 0..GIVE_WAY {
-            if !self.is_full(buffers) {
+            let Some(scarce) = self.scarce(buffers) else {
                 return true;
-            }
-            let weight = self.holders.get(&holder).map_or(0, |own| own.fragments);
-            let heaviest = self.weights.last().copied();
-            let other = heaviest.filter(|&(most, _)| most > weight + 1);
+            };
+            let needed = match scarce {
+                Scarce::Fragments => 1,
+                Scarce::Buffers => u64::from(buffers),
+            };
+            let scarce = scarce as usize;
+            let weight = self.holders.get(&holder).map_or(0, |own| own.has[scarce]);
+            let heaviest = self.weights[scarce].last().copied();
+            let other = heaviest.filter(|&(most, _)| most > weight + needed);
             let gives_way = match other {
                 Some((_, other)) => self.first_to_go(other, None),
                 None => self.first_to_go(holder, own),
@@ -357,7 +379,7 @@ impl<T> Fragments<T> {
                 None => counts.displaced += count,
             }
         }
-        !self.is_full(buffers)
+        self.scarce(buffers).is_none()
     }
 
     /// Returns the datagram of a holder that is the first to give way, `besides` this one.
@@ -411,7 +433,12 @@ impl<T> Fragments<T> {
         self.held += 1;
         self.buffers += u64::from(buffers);
         self.counts[family].accepted += 1;
-        self.weigh(holder, 1, None);
+        let more = [1, u64::from(buffers)];
+        self.weigh(
+            holder,
+            |has| *has = [has[0] + more[0], has[1] + more[1]],
+            None,
+        );
         if !is_whole {
             return Outcome::Held;
         }
@@ -427,12 +454,19 @@ impl<T> Fragments<T> {
         Outcome::Whole(whole.collect())
     }
 
-    /// Changes what a holder has waiting: how many fragments, and whether the datagram with this
-    /// source and serial waits.
-    fn weigh(&mut self, number: u64, fragments: i32, waits: Option<(IpAddr, u64, bool)>) {
+    /// Changes what a holder has waiting, and whether the datagram with this source and serial
+    /// waits.
+    fn weigh(
+        &mut self,
+        number: u64,
+        change: impl FnOnce(&mut Amounts),
+        waits: Option<(IpAddr, u64, bool)>,
+    ) {
         let holder = self.holders.entry(number).or_default();
-        self.weights.remove(&(holder.fragments, number));
-        holder.fragments = holder.fragments.saturating_add_signed(fragments);
+        for (weights, has) in self.weights.iter_mut().zip(holder.has) {
+            weights.remove(&(has, number));
+        }
+        change(&mut holder.has);
         if let Some((source, serial, waits)) = waits {
             let datagrams = self.sources.entry((number, source)).or_default();
             if let Some(rank) = rank(datagrams) {
@@ -450,7 +484,9 @@ impl<T> Fragments<T> {
         if holder.sources.is_empty() {
             self.holders.remove(&number);
         } else {
-            self.weights.insert((holder.fragments, number));
+            for (weights, has) in self.weights.iter_mut().zip(holder.has) {
+                weights.insert((has, number));
+            }
         }
     }
 
@@ -462,13 +498,13 @@ impl<T> Fragments<T> {
         let Some(partial) = self.partials.remove(&key) else {
             return Vec::new();
         };
-        let count = partial.pieces.len() as u32;
-        self.held -= count;
-        self.buffers -= (partial.pieces.iter())
-            .map(|piece| u64::from(piece.buffers))
-            .sum::<u64>();
+        let buffers = partial.pieces.iter().map(|piece| u64::from(piece.buffers));
+        let less = [partial.pieces.len() as u64, buffers.sum()];
+        self.held -= less[0] as u32;
+        self.buffers -= less[1];
         let waits = Some((source(&key.0), serial, false));
-        self.weigh(partial.holder, -(count as i32), waits);
+        let take = |has: &mut Amounts| *has = [has[0] - less[0], has[1] - less[1]];
+        self.weigh(partial.holder, take, waits);
         partial.pieces
     }
 

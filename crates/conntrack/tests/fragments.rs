@@ -118,10 +118,14 @@ impl Reference {
         self.list.len() >= self.most as usize || all + u64::from(buffers) > self.most_buffers
     }
 
-    fn of_holder(&self, holder: u64) -> usize {
-        (self.list.iter())
-            .filter(|waits| waits.holder == holder)
-            .count()
+    /// Returns what a holder has of what is scarce: of fragments if these are, else of buffers.
+    fn of_holder(&self, holder: u64) -> u64 {
+        let of_one = |waits: &Waits| match self.list.len() >= self.most as usize {
+            true => 1,
+            false => u64::from(waits.buffers),
+        };
+        let own = self.list.iter().filter(|waits| waits.holder == holder);
+        own.map(of_one).sum()
     }
 
     /// Returns which of a holder's datagrams, but not this one, is the first to give way: the
@@ -203,13 +207,18 @@ impl Reference {
             .all(|two| two[0].end() == two[1].offset.into());
         let completes = joined && all[0].offset == 0 && !all[all.len() - 1].more;
         let can_be = makes_room && self.most > 0 && u64::from(buffers) <= self.most_buffers;
-        for _ in 0..4 {
+        for _ in 0..8 {
             if completes || !can_be || !self.is_full(buffers) {
                 break;
             }
             let holders = self.list.iter().map(|waits| waits.holder);
             let heaviest = holders.max_by_key(|holder| (self.of_holder(*holder), *holder));
-            let is_heavier = |other: &u64| self.of_holder(*other) > self.of_holder(holder) + 1;
+            let needed = match self.list.len() >= self.most as usize {
+                true => 1,
+                false => u64::from(buffers),
+            };
+            let own = self.of_holder(holder) + needed;
+            let is_heavier = |other: &u64| self.of_holder(*other) > own;
             let other = heaviest.filter(is_heavier);
             let first = match other {
                 Some(other) => self.first_to_go(other, None),
@@ -342,7 +351,7 @@ fn place() -> impl Strategy<Value = ReassemblyContext> {
 
 fn request() -> impl Strategy<Value = Request> {
     let makes_room = prop::bool::weighted(0.8);
-    (place(), 0..3_u64, 1..3_u32, makes_room).prop_map(|(place, holder, buffers, makes_room)| {
+    (place(), 0..3_u64, 1..5_u32, makes_room).prop_map(|(place, holder, buffers, makes_room)| {
         Request {
             place,
             holder,
@@ -378,7 +387,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any::<bool>(), prop::bool::weighted(0.7)).prop_map(|(v6, on)| Step::Enable(v6, on)),
         1 => (any::<bool>(), 390..600_u32).prop_map(|(v6, bytes)| Step::Minimum(v6, bytes)),
         1 => prop_oneof![3 => 0..12_u32, 3 => 12..30_u32, 1 => 4990..5010_u32].prop_map(Step::Most),
-        1 => (0..16_u64).prop_map(Step::Buffers),
+        1 => (0..40_u64).prop_map(Step::Buffers),
     ]
 }
 
@@ -656,6 +665,42 @@ fn whoever_has_most_gives_way() {
     assert!(ended.is_empty());
     // The last fragment of a datagram needs no room.
     assert!(table.end(1, 1, 4));
+}
+
+/// Where buffers are scarce, who has most of them gives way, and not who has most fragments.
+#[test]
+fn holders_weigh_by_what_is_scarce() {
+    let mut table = Fragments::default();
+    table.set_most_buffers(16);
+    let mut numbers = 0;
+    let mut offer = |table: &mut Fragments<u8>, holder: u64, buffers: u32| {
+        numbers += 1;
+        let (fragment, _) = piece(numbers, 0, true).read();
+        let request = Request {
+            buffers,
+            ..of(holder)
+        };
+        let offered = table.offer(&fragment, &request, 0, || numbers);
+        assert_eq!(offered.outcome, Outcome::Held);
+        offered.ended
+    };
+    for _ in 0..2 {
+        assert_eq!(offer(&mut table, 1, 6), []);
+    }
+    for _ in 0..4 {
+        assert_eq!(offer(&mut table, 2, 1), []);
+    }
+    assert_eq!(offer(&mut table, 2, 1), [1]);
+    // Of fragments, it has most itself.
+    table.set_most(6).unwrap();
+    assert_eq!(offer(&mut table, 2, 1), [3]);
+    table.set_most(MOST).unwrap();
+    // As many give way as one needs.
+    table.purge();
+    for _ in 0..16 {
+        assert_eq!(offer(&mut table, 1, 1), []);
+    }
+    assert_eq!(offer(&mut table, 2, 6), [9, 10, 11, 12, 13, 14]);
 }
 
 /// Behind one port, a sender of first fragments without end displaces its own only: even datagrams

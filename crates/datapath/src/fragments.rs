@@ -72,10 +72,12 @@ impl<F: Frame> Table<F> {
             zone: arrived.request.zone,
         };
         let bytes = arrived.length + arrived.steps * size_of::<Op>();
+        // A chain may be of short ones.
+        let buffers = bytes.div_ceil(FRAME_BYTES).max(arrived.segments);
         let request = Request {
             place,
             holder: u64::from(bridge) << 32 | u64::from(arrived.in_port),
-            buffers: u32::try_from(bytes.div_ceil(FRAME_BYTES)).unwrap_or(u32::MAX),
+            buffers: u32::try_from(buffers).unwrap_or(u32::MAX),
             makes_room: arrived.earlier.state != expired().state,
         };
         let offer = self.with(|table| table.offer(arrived.fragment, &request, now_ms, park));

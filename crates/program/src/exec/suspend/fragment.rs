@@ -63,6 +63,8 @@ pub struct Arrived<'a> {
     pub in_port: u32,
     /// Bytes of its frame.
     pub length: usize,
+    /// Segments of its frame, each of which takes a buffer.
+    pub segments: usize,
     /// Steps that would be held with it.
     pub steps: usize,
     /// What the datagram's last lookup said.
@@ -97,6 +99,7 @@ impl<F: Frame> Walk<F> {
             pass: self.recirculated,
             in_port: self.key.u32(at::IN_PORT),
             length: self.frame.as_ref().map_or(0, Frame::len),
+            segments: self.frame.as_ref().map_or(0, Frame::segment_count),
             steps: self.steps_left(self.innermost_clone()),
             earlier: self.tracked,
             request,
