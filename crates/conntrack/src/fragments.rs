@@ -44,9 +44,13 @@ pub const EQUAL: usize = 8;
 /// Most datagrams that give way to one fragment: each frees a buffer at least, and fragments in
 /// jumbo frames need up to 6, with the steps that are held beside them.
 const GIVE_WAY: usize = 8;
-/// The longest IPv4 header, and the longest packet.
+/// The longest IPv4 header, in bytes.
 const IPV4_HEADER_MAX: u32 = 60;
-const IPV4_PACKET_MAX: u32 = 65_535;
+/// Bytes of headers that fragments of IPv6 may have if their datagram is to find room: IPv6's own
+/// and the fragment header (48), and 80 for options and a routing header before that.
+const IPV6_HEADERS_MAX: u32 = 128;
+/// The longest IPv4 packet, and the longest payload of an IPv6 packet, in bytes.
+const PACKET_MAX: u32 = 65_535;
 
 /// Where a fragment waits. Only those that wait in the same place are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -320,14 +324,17 @@ impl<T> Fragments<T> {
         Ok(())
     }
 
-    /// Returns how many fragments a datagram may have. Only those of IPv4 have a limit of their
-    /// own, as in Open vSwitch.
+    /// Returns how many fragments a datagram may have: as many as the longest has if all are as
+    /// small as they may be, with the longest headers. Those of IPv6 may be longer, and leave 8
+    /// bytes for payload; one datagram of such could take all room. (Open vSwitch has no limit for
+    /// IPv6.)
     fn most_of_one(&self, family: usize) -> usize {
-        let least = self.minimum[family].saturating_sub(IPV4_HEADER_MAX).max(1);
-        match family {
-            0 => ((IPV4_PACKET_MAX - IPV4_HEADER_MAX).div_ceil(least)) as usize,
-            _ => usize::MAX,
-        }
+        let (headers, payload) = match family {
+            0 => (IPV4_HEADER_MAX, PACKET_MAX - IPV4_HEADER_MAX),
+            _ => (IPV6_HEADERS_MAX, PACKET_MAX),
+        };
+        let least = self.minimum[family].saturating_sub(headers).max(1);
+        payload.div_ceil(least) as usize
     }
 
     /// Returns what a fragment in so many buffers finds no room for, if anything.

@@ -22,7 +22,7 @@ struct Said {
     offset: u16,
     length: u16,
     more: bool,
-    /// Bytes of IPv4 options.
+    /// Bytes of IPv4 options, or eights of bytes of hop-by-hop options.
     options: u8,
 }
 
@@ -34,7 +34,7 @@ impl Said {
     /// Bytes of headers, without the fragment header.
     fn headers(&self) -> u32 {
         match self.v6 {
-            true => 40,
+            true => 40 + 8 * u32::from(self.options),
             false => 20 + u32::from(self.options),
         }
     }
@@ -49,9 +49,15 @@ impl Said {
         if self.v6 {
             bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
             bytes.extend((length - 40).to_be_bytes());
-            bytes.extend([44, 64]);
+            bytes.extend([if self.options > 0 { 0 } else { 44 }, 64]);
             bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, self.source]);
             bytes.extend([0xfd; 16]);
+            if self.options > 0 {
+                // One option, of padding.
+                let length = usize::from(self.options) * 8;
+                bytes.extend([44, self.options - 1]);
+                bytes.extend(vec![0; length - 2]);
+            }
             bytes.extend([17, 0]);
             bytes.extend((self.offset | u16::from(self.more)).to_be_bytes());
             bytes.extend([0, 0, 0, self.id]);
@@ -182,7 +188,11 @@ impl Reference {
                 == (said.v6, said.source, said.id, place)
         };
         let others: Vec<Waits> = self.list.iter().filter(same).copied().collect();
-        if !said.v6 && others.len() >= (65_475_usize).div_ceil(self.minimum[0] as usize - 60) {
+        let most = match said.v6 {
+            false => 65_475_usize.div_ceil(self.minimum[0] as usize - 60),
+            true => 65_535_usize.div_ceil(self.minimum[1] as usize - 128),
+        };
+        if others.len() >= most {
             self.counts[family].full += 1;
             return (Answer::Refused(Refused::Full), ended);
         }
@@ -262,7 +272,7 @@ impl Reference {
         }
         self.take(waits.first);
         let numbers = all.iter().map(|waits| waits.number);
-        let counted = if said.v6 { 0 } else { all[0].said.headers() };
+        let counted = all[0].said.headers() - if said.v6 { 40 } else { 0 };
         if counted + last.end() > 65_535 {
             ended.extend(numbers);
             self.counts[family].expired += all.len() as u64;
@@ -336,7 +346,7 @@ fn said() -> impl Strategy<Value = Said> {
             // A fragment at offset 0 without others behind it is none, and none reaches beyond the
             // longest packet.
             more: more || offset == 0,
-            options: if v6 { 0 } else { options },
+            options,
         })
         .prop_filter("too long", |said| said.end() <= 65_535)
 }
@@ -775,6 +785,39 @@ fn fragments_that_have_ended_make_nobody_give_way() {
     let offered = offer(2);
     assert_eq!(offered.outcome, Outcome::Refused(Refused::Full));
     assert!(offered.ended.is_empty());
+}
+
+/// One datagram takes no more room than the longest needs, however long its headers are.
+#[test]
+fn a_datagram_has_no_more_fragments_than_the_longest() {
+    let said = |number: u16, length: u16, more: bool, options: u8| Said {
+        v6: true,
+        length,
+        more,
+        options,
+        offset: number * length,
+        ..piece(1, 0, true)
+    };
+    let mut table = Small::new(MOST);
+    for number in 0..57 {
+        let (outcome, _) = table.offer(said(number, 288, true, 118), 1);
+        assert_eq!(outcome, Outcome::Held, "{number}");
+    }
+    let (outcome, ended) = table.offer(said(57, 288, true, 118), 1);
+    assert_eq!(outcome, Outcome::Refused(Refused::Full));
+    assert!(ended.is_empty());
+    // The longest, in fragments that are as short as they may be.
+    let mut table = Small::new(MOST);
+    for number in 0..53 {
+        let (outcome, _) = table.offer(said(number, 1232, true, 0), 1);
+        assert_eq!(outcome, Outcome::Held, "{number}");
+    }
+    let last = Said {
+        offset: 53 * 1232,
+        ..said(0, 239, false, 0)
+    };
+    let (outcome, _) = table.offer(last, 1);
+    assert!(matches!(outcome, Outcome::Whole(all) if all.len() == 54));
 }
 
 /// A datagram does not give way to its own fragments.
