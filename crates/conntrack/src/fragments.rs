@@ -160,6 +160,27 @@ pub struct Status {
     pub v6: Family,
 }
 
+/// Says of two datagrams that wait which has begun first: the lesser one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Serial(u64);
+
+/// A datagram of which fragments wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// When it began.
+    pub serial: Serial,
+    /// Whose fragments.
+    pub datagram: Datagram,
+    /// Where they wait.
+    pub place: ReassemblyContext,
+    /// How many.
+    pub fragments: usize,
+    /// Whether the first fragment is among them.
+    pub has_first: bool,
+    /// Whether the last fragment is.
+    pub has_last: bool,
+}
+
 /// A value that a setting cannot have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfRange;
@@ -612,16 +633,23 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// Returns a line for each datagram of which fragments wait, the oldest first, as
-    /// `dpctl/ipf-get-status -m` prints them.
-    pub fn lines(&self) -> String {
-        let mut text = String::new();
-        for (key, _) in self.order.values() {
-            if let Some(partial) = self.partials.get(key) {
-                partial.print(key, &mut text);
-            }
-        }
-        text
+    /// Returns the datagrams of which fragments wait, the oldest first: the first `most` ones that
+    /// began after this one, or of all. A list in such parts holds up those that offer fragments no
+    /// longer than a part takes, and ends if it leaves out those that have begun meanwhile
+    /// ([`Fragments::latest`]).
+    pub fn waiting(&self, after: Option<Serial>, most: usize) -> Vec<Waiting> {
+        let from = after.map_or(0, |Serial(serial)| serial + 1);
+        let waiting = self.order.range(from..).take(most);
+        let waiting = waiting.filter_map(|(serial, (key, _))| {
+            let partial = self.partials.get(key)?;
+            Some(partial.describe(key, Serial(*serial)))
+        });
+        waiting.collect()
+    }
+
+    /// Returns the datagram that began last, if one ever did, whether or not it still waits.
+    pub fn latest(&self) -> Serial {
+        Serial(self.serial)
     }
 }
 
@@ -665,8 +693,22 @@ impl<T> Partial<T> {
         whole == Some(self.came + fragment.length)
     }
 
-    fn print(&self, (datagram, place): &Key, text: &mut String) {
-        let kind = match datagram.addresses {
+    fn describe(&self, (datagram, place): &Key, serial: Serial) -> Waiting {
+        Waiting {
+            serial,
+            datagram: *datagram,
+            place: *place,
+            fragments: self.pieces.len(),
+            has_first: (self.pieces.first()).is_some_and(|piece| piece.fragment.is_first()),
+            has_last: self.whole.is_some(),
+        }
+    }
+}
+
+impl Waiting {
+    /// Adds its line to a text, as `dpctl/ipf-get-status -m` prints it.
+    pub fn print(&self, text: &mut String) {
+        let kind = match self.datagram.addresses {
             Addresses::V4 { src, dst } => {
                 let (src, dst) = (Ipv4Addr::from(src), Ipv4Addr::from(dst));
                 let _ = write!(text, "(src={src},dst={dst},");
@@ -678,8 +720,7 @@ impl<T> Partial<T> {
                 0x86dd
             }
         };
-        let first = (self.pieces.first()).is_some_and(|piece| piece.fragment.is_first());
-        let state = match (first, self.whole.is_some()) {
+        let state = match (self.has_first, self.has_last) {
             (true, true) => "first/last frag",
             (true, false) => "first frag",
             (false, true) => "last frag",
@@ -689,11 +730,11 @@ impl<T> Partial<T> {
             text,
             "recirc_id={},ip_id={},dl_type={kind:#x},zone={},nw_proto={},num_fragments={},\
              state={state})",
-            place.pass,
-            datagram.id,
-            place.zone,
-            datagram.protocol,
-            self.pieces.len(),
+            self.place.pass,
+            self.datagram.id,
+            self.place.zone,
+            self.datagram.protocol,
+            self.fragments,
         );
     }
 }

@@ -563,7 +563,7 @@ impl Both {
             .map(|waits| waits.until_ms + 1)
             .min();
         assert_eq!(self.real.due_ms(), due);
-        let lines = self.real.lines();
+        let all = self.real.waiting(None, usize::MAX);
         let mut firsts: Vec<u32> = self
             .reference
             .list
@@ -572,7 +572,18 @@ impl Both {
             .collect();
         firsts.sort_unstable();
         firsts.dedup();
-        assert_eq!(lines.lines().count(), firsts.len());
+        assert_eq!(all.len(), firsts.len());
+        // The same in parts.
+        let (mut parts, mut after) = (Vec::new(), None);
+        loop {
+            let part = self.real.waiting(after, 3);
+            assert!(part.len() <= 3);
+            let Some(last) = part.last() else { break };
+            after = Some(last.serial);
+            parts.extend(part);
+        }
+        assert_eq!(parts, all);
+        assert!(after <= Some(self.real.latest()));
         assert_eq!(self.inside.len(), self.reference.list.len());
     }
 }
@@ -899,7 +910,10 @@ fn lines_are_those_of_open_vswitch() {
                  num_fragments=2,state=first/last frag)\n(src=fd00::2,dst=fdfd:fdfd:fdfd:fdfd:fdfd:\
                  fdfd:fdfd:fdfd,recirc_id=0,ip_id=1,dl_type=0x86dd,zone=3,nw_proto=0,\
                  num_fragments=1,state=other frag)\n";
-    assert_eq!(table.lines(), lines);
+    let mut text = String::new();
+    let waiting = table.waiting(None, usize::MAX);
+    waiting.iter().for_each(|waiting| waiting.print(&mut text));
+    assert_eq!(text, lines);
     let text = table.status().text();
     assert!(text.contains("        num frag: 3\n"), "{text}");
     assert!(text.contains("        v6 frags accepted: 1\n"), "{text}");

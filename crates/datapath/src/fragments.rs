@@ -1,7 +1,7 @@
 //! Fragments that wait at `ct` until their datagram is whole: one table for all workers, because
 //! fragments of one datagram may come to several. Only fragments and their expiry take its lock,
-//! and nobody keeps it for longer than one fragment's search and the freezing of its walk, or what
-//! a turn lets expire.
+//! and nobody keeps it for longer than one fragment's search and the freezing of its walk, what a
+//! turn lets expire, or a part of a list.
 
 use conntrack::fragments::{Fragments, OutOfRange, Outcome, ReassemblyContext, Request, Status};
 use conntrack::{Tracked, Tracker, state};
@@ -14,6 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a frame that holds one buffer.
 const FRAME_BYTES: usize = 2048;
+/// Most datagrams that are looked at under the lock at a time, for a list.
+const LISTED: usize = 64;
 
 /// A held fragment.
 pub(crate) type Held<F> = Box<Parked<F>>;
@@ -130,8 +132,24 @@ impl<F: Frame> Table<F> {
         self.lock().status()
     }
 
+    /// Returns a line for each datagram that waits, the oldest first. Keeps the lock for no more
+    /// than [`LISTED`] of them at a time, and puts the text together without it.
     pub fn lines(&self) -> String {
-        self.lock().lines()
+        let (mut text, mut after) = (String::new(), None);
+        let latest = self.lock().latest();
+        loop {
+            let waiting = self.lock().waiting(after, LISTED);
+            let listed = waiting
+                .iter()
+                .take_while(|waiting| waiting.serial <= latest);
+            listed.for_each(|waiting| waiting.print(&mut text));
+            match waiting.last() {
+                Some(last) if waiting.len() == LISTED && last.serial < latest => {
+                    after = Some(last.serial);
+                }
+                _ => return text,
+            }
+        }
     }
 }
 

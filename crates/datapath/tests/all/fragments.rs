@@ -410,3 +410,24 @@ fn displaced_fragments_displace_no_others() {
     }
     assert_eq!(ids, Vec::from_iter(0..15));
 }
+
+/// A list that is longer than what is looked at at once has a line for each datagram, in order.
+#[test]
+fn all_that_wait_are_listed() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 1);
+    switch.rule(bridge, 0, 0, Match::any(), vec![track(1, Some(1), None)]);
+    assert_eq!(switch.datapath.waiting_fragments(), "");
+    for count in [1, 63, 64, 65, 128, 200_u32] {
+        for id in switch.datapath.fragments().held..count {
+            let first = cut(&datagram(false, 1, 3000), id).swap_remove(0);
+            ports[0].1.put(first);
+        }
+        wait_until("all wait", || switch.datapath.fragments().held == count);
+        let listed = switch.datapath.waiting_fragments();
+        let id = |line: &str| line.split_once("ip_id=")?.1.split(',').next()?.parse().ok();
+        let ids: Option<Vec<u32>> = listed.lines().map(id).collect();
+        assert_eq!(ids, Some(Vec::from_iter(0..count)));
+    }
+}
