@@ -42,7 +42,8 @@ const LAST_TABLE: u8 = 253;
 /// Maximum depth of nested lookups in a story: enough for every table once plus the deepest
 /// resubmits. Each takes stack space.
 const MAX_NESTED: u32 = 400;
-/// Maximum bytes of packets that leave, in a story.
+/// Maximum bytes of packets that leave in a story, and of action sets and stacks that go on with
+/// tracked ones.
 const MAX_TOLD_BYTES: usize = 64 << 20;
 
 /// Something that leaves the tables.

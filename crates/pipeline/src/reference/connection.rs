@@ -12,6 +12,7 @@ use packet::key::at;
 use packet::{Field, Value};
 use program::exec::MAX_RESUBMITS;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 /// Most times that a packet continues behind the tracker, as Open vSwitch's `MAX_RECIRC_DEPTH`.
 const MAX_RECIRCULATIONS: u8 = 6;
@@ -193,8 +194,9 @@ impl Machine<'_> {
         let fork = ct.table.map(|table| {
             let mut key = written;
             key.set_u16(at::CT_ZONE, zone);
-            self.copied += bytes.len();
-            Fork {
+            self.copied += bytes.len() + size_of_val(&self.set[..]);
+            self.copied += size_of_val(&self.stack[..]);
+            Rc::new(Fork {
                 table,
                 key,
                 bytes: bytes.clone(),
@@ -202,7 +204,7 @@ impl Machine<'_> {
                 set: self.set.clone(),
                 stack: self.stack.clone(),
                 queue: self.queue,
-            }
+            })
         });
         let copy = TrackedCopy {
             bytes,

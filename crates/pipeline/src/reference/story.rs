@@ -18,6 +18,7 @@ use openflow::action::{Action, Instruction, Subfield};
 use openflow::conntrack::Nat;
 use packet::key::at;
 use packet::{Field, FlowKey, Match, Value};
+use std::rc::Rc;
 
 /// Maximum number of steps recorded; a walk can execute millions of actions.
 pub const MAX_STEPS: usize = 20_000;
@@ -100,7 +101,7 @@ pub struct TrackedCopy {
     /// The translation.
     pub nat: Option<Nat>,
     /// What goes on in a table.
-    pub fork: Option<Fork>,
+    pub fork: Option<Rc<Fork>>,
 }
 
 /// A tracked packet that goes on in a table, in a story of its own ([`super::resume`]).
@@ -176,7 +177,7 @@ pub struct Story {
 
 impl Story {
     /// Returns the tracked packets that go on in stories of their own, in order.
-    pub fn forks(&self) -> Vec<Fork> {
+    pub fn forks(&self) -> Vec<Rc<Fork>> {
         let mut forks = Vec::new();
         let mut waiting: Vec<&Step> = self.steps.iter().rev().collect();
         while let Some(step) = waiting.pop() {

@@ -559,6 +559,33 @@ fn a_traced_packet_goes_on_in_another_story() {
     }
 }
 
+/// What tracked packets of a story keep is bounded, stacks included, and not copied any more.
+#[test]
+fn tracked_packets_of_a_story_take_bounded_memory() {
+    let pushes = vec!["push:NXM_OF_IN_PORT[]"; 1000].join(",");
+    let tracks = vec!["ct(table=1)"; 1500].join(",");
+    let fill = "resubmit(,2),resubmit(,2),resubmit(,2),resubmit(,2)";
+    let key = {
+        let mut key = FlowKey::ZERO;
+        key.set_u32(at::IN_PORT, REQUEST.in_port);
+        key.set_u16(at::ETH_TYPE, 0x0800);
+        key
+    };
+    // The stacks have 16 and 96 MB together; 64 MiB are admitted.
+    for (fill, is_whole) in [("resubmit(,2)", true), (fill, false)] {
+        let first = format!("table=0,ip,actions={fill},{tracks}");
+        let second = format!("table=2,ip,actions={pushes}");
+        let switch = Rules::of([first.as_str(), second.as_str()]).switch();
+        let bytes = REQUEST.bytes();
+        let surroundings = Surroundings::default();
+        let (outcome, story) = reference::trace(&switch.pipeline, &key, &bytes, None, surroundings);
+        assert_eq!(outcome.cut_short, !is_whole);
+        let forks = story.forks();
+        assert_eq!(forks.len() == 1500, is_whole);
+        assert!(std::rc::Rc::ptr_eq(&forks[0], &story.forks()[0]));
+    }
+}
+
 /// `ct_clear` makes the tracker forget the packet only where rules see its connection.
 #[test]
 fn ct_clear_forgets_only_what_rules_see() {

@@ -23,7 +23,7 @@ const STATES: [&str; 8] = ["new", "est", "rel", "rpl", "inv", "trk", "snat", "dn
 /// A packet that goes on.
 pub(super) struct Pass {
     pub bridge: Rc<Bridge>,
-    pub fork: Fork,
+    pub fork: Rc<Fork>,
     pub number: u32,
     pub state: u32,
     /// Whether the state was asked for.
@@ -35,7 +35,7 @@ pub(super) struct Passes {
     waiting: VecDeque<Pass>,
     /// Number and state of the pass that is being followed: one that goes on like it has its
     /// number.
-    current: Option<(u32, Rc<Bridge>, Fork)>,
+    current: Option<(u32, Rc<Bridge>, Rc<Fork>)>,
     states: VecDeque<u32>,
     numbers: u32,
     begun: u32,
@@ -54,7 +54,7 @@ impl Passes {
     }
 
     /// Adds a packet and returns the number of its pass.
-    pub fn add(&mut self, bridge: Rc<Bridge>, fork: &Fork) -> u32 {
+    pub fn add(&mut self, bridge: Rc<Bridge>, fork: &Rc<Fork>) -> u32 {
         let like =
             |of: &Rc<Bridge>, other: &Fork| Rc::ptr_eq(of, &bridge) && fork.goes_on_as(other);
         let waiting = self
@@ -72,7 +72,7 @@ impl Passes {
         });
         self.waiting.push_back(Pass {
             bridge,
-            fork: fork.clone(),
+            fork: Rc::clone(fork),
             number,
             state: NEW,
             given: false,
@@ -90,7 +90,7 @@ impl Passes {
         if let Some(state) = self.states.pop_front() {
             (pass.state, pass.given) = (state, true);
         }
-        self.current = Some((pass.number, Rc::clone(&pass.bridge), pass.fork.clone()));
+        self.current = Some((pass.number, Rc::clone(&pass.bridge), Rc::clone(&pass.fork)));
         Some(pass)
     }
 
