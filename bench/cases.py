@@ -230,6 +230,26 @@ def learning(count):
     )
 
 
+def switching(count):
+    """A switch made of rules: each packet teaches where its source is, and goes to where its
+    destination has been learned to be; so many hosts on either side."""
+    learn = (
+        "learn(table=20,hard_timeout=300,priority=1,cookie=0x1,"
+        "NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])"
+    )
+    near, far = 0x020000100000, 0x020000200000
+    far_hosts = [
+        f"table=20,priority=1,cookie=0x1,dl_dst={mac_text(far + number)},actions=output:{{out}}"
+        for number in range(count)
+    ]
+    order = random.Random(31).sample(range(count), min(count, FRAMES))
+    order *= max(1, 4096 // len(order))
+    return Case(
+        [f"priority=1,actions={learn},resubmit(,20)", *far_hosts],
+        [to_station(number, far + number * 7919 % count, near + number) for number in order],
+    )
+
+
 def exact(count):
     """A rule for each flow, by addresses and ports."""
     draw = random.Random(23)
@@ -324,6 +344,9 @@ CASES = {
     "learn-1": lambda: learning(1),
     "learn-1k": lambda: learning(1000),
     "learn-10k": lambda: learning(10000),
+    "switch-1": lambda: switching(1),
+    "switch-1k": lambda: switching(1000),
+    "switch-10k": lambda: switching(10000),
 }
 CASES |= cases_tunnels.cases(lambda frames, tunnels: Case([], frames, tunnels=tunnels))
 CASES |= {

@@ -39,6 +39,27 @@ use smallvec::SmallVec;
 use stages::Stage;
 use std::sync::Arc;
 
+/// In which order the packets of a burst are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// In any.
+    Any,
+    /// As lanes, which do not look up in this table (not the first) or a later one until those
+    /// before them have asked for rules: see `table::learning`.
+    Steps(u8),
+    /// One after the other: they may ask for a rule other than lanes do, or a rule that has been
+    /// asked for may decide one of their lookups.
+    Walks,
+}
+
+impl Order {
+    /// Returns whether packets may be lanes.
+    #[inline(always)]
+    fn has_lanes(self) -> bool {
+        self != Order::Walks
+    }
+}
+
 /// Runs bursts. Each worker has one; it keeps its memory between bursts.
 pub struct Engine<F> {
     walks: Vec<Walk<F>>,
@@ -51,8 +72,9 @@ pub struct Engine<F> {
     /// Walks that wait for a lookup: table, and index of the walk.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
-    /// Walks that wait to ask for a rule until all others of a burst are done.
-    to_learn: Vec<u16>,
+    /// Walks that wait until all others of a burst are done: they are to ask for a rule, or may
+    /// have to meet one that others ask for. With what they do then.
+    to_learn: Vec<(u16, Next)>,
     /// Bytes of the burst so far.
     received: u64,
     /// Packets that do not need a walk.
@@ -99,13 +121,13 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) -> u64 {
-        let ordered = self.goes_in_order(bridge, in_port, frames, host);
+        let order = self.order(bridge, in_port, frames, host);
         let mut burst = Burst::new(bridge, guard, WordSet::EMPTY, now_ms, host);
-        burst.ordered = ordered;
+        burst.obey(order);
         burst.replies = burst.replies && any_reply(frames);
         self.received = 0;
         // Only the general way recognizes fragments, and sends DHCP replies to the local port.
-        let short = !burst.ordered && !bridge.drops_fragments() && !burst.replies;
+        let mut short = order.has_lanes() && !bridge.drops_fragments() && !burst.replies;
         // A recorded walk would ask before walks that wait to do so.
         let cacheable = short && !bridge.learns_from(in_port);
         let mut cached = self.caches.begin(&burst, cacheable, frames.len());
@@ -118,11 +140,13 @@ impl<F: Frame> Engine<F> {
             }
             if short && self.front(&burst, in_port, frames, mirrored, host) {
                 self.drive(&burst, host);
+                short = short && !self.may_have_asked(&mut burst, host);
                 continue;
             }
             let some = &frames[..frames.len().min(LOOKUP_MAX)];
             self.received += some.iter().map(|frame| frame.len() as u64).sum::<u64>();
             self.walk_some(&burst, in_port, frames, |_| {}, mirrored, host);
+            short = short && !self.may_have_asked(&mut burst, host);
         }
         self.caches.end(&burst, cached);
         // Not by `enter`, whose value would cost the loops above a register.
@@ -184,7 +208,8 @@ impl<F: Frame> Engine<F> {
         };
         let mut burst = Burst::new(bridge, guard, given, now_ms, host);
         burst.replies = burst.replies && any_reply(frames);
-        burst.ordered = self.goes_in_order_by(bridge, ports, host);
+        let order = self.order_by(bridge, ports, host);
+        burst.obey(order);
         let in_port = match ports {
             [first, others @ ..] if others.iter().all(|port| port == first) => *first,
             _ => lanes::SEVERAL,
@@ -194,7 +219,7 @@ impl<F: Frame> Engine<F> {
             mirrored: 0,
         };
         // As in `burst`.
-        let short = !burst.ordered && !bridge.drops_fragments() && !burst.replies;
+        let mut short = order.has_lanes() && !bridge.drops_fragments() && !burst.replies;
         let mut done = 0;
         while !frames.is_empty() {
             let from = done;
@@ -208,6 +233,7 @@ impl<F: Frame> Engine<F> {
             if begun > 0 {
                 self.drive_lanes(&burst, arrival, host);
                 self.drive(&burst, host);
+                short = !self.may_have_asked(&mut burst, host);
                 done += begun;
                 continue;
             }
@@ -225,6 +251,7 @@ impl<F: Frame> Engine<F> {
                 }
             };
             self.walk_some(&burst, in_port, frames, start, 0, host);
+            short = short && !self.may_have_asked(&mut burst, host);
             done += count;
         }
         stages::go(Stage::Control, 0);
@@ -258,33 +285,56 @@ impl<F: Frame> Engine<F> {
         self.drive(burst, host);
     }
 
-    /// Returns whether packets must be walked one after the other: they may ask for a rule, other
-    /// than lanes do, or a rule that has been asked for may decide one of their lookups.
+    /// Returns the order that a burst needs.
     #[inline(always)]
-    fn goes_in_order<H: Host<F>>(
+    fn order<H: Host<F>>(
         &mut self,
         bridge: &Bridge,
         in_port: PortNo,
         frames: &[F],
         host: &H,
-    ) -> bool {
-        match bridge.learns_from(in_port) {
-            true => !bridge.learns_by_lanes() || bridge.meets_requested(in_port),
-            false => {
-                self.waiting_for.concerns(host)
-                    && bridge.meets_requested(in_port)
-                    && self.may_wait(bridge, in_port, frames, host.place().bridge)
-            }
+    ) -> Order {
+        let learns = bridge.learns_from(in_port);
+        if learns && !bridge.learns_by_lanes() {
+            return Order::Walks;
+        }
+        let concerned = self.waiting_for.concerns(host);
+        if !(learns || concerned) || !bridge.meets_requested(in_port) {
+            return Order::Any;
+        }
+        match concerned && self.may_wait(bridge, in_port, frames, host.place().bridge) {
+            true => Order::Walks,
+            false if learns => bridge.order_of_steps(),
+            false => Order::Any,
         }
     }
 
     /// The same for packets that came by these ports.
     #[inline(always)]
-    fn goes_in_order_by<H: Host<F>>(&self, bridge: &Bridge, ports: &[PortNo], host: &H) -> bool {
-        let learn = ports.iter().any(|port| bridge.learns_from(*port));
-        (learn || self.waiting_for.concerns(host))
-            && (learn && !bridge.learns_by_lanes()
-                || ports.iter().any(|port| bridge.meets_requested(*port)))
+    fn order_by<H: Host<F>>(&self, bridge: &Bridge, ports: &[PortNo], host: &H) -> Order {
+        let learns = ports.iter().any(|port| bridge.learns_from(*port));
+        if learns && !bridge.learns_by_lanes() {
+            return Order::Walks;
+        }
+        let concerned = self.waiting_for.concerns(host);
+        if !(learns || concerned) || !ports.iter().any(|port| bridge.meets_requested(*port)) {
+            return Order::Any;
+        }
+        match concerned {
+            true => Order::Walks,
+            false => bridge.order_of_steps(),
+        }
+    }
+
+    /// Returns whether packets of a burst so far may have asked for rules that the next ones may
+    /// meet, which then are walked.
+    #[inline(always)]
+    fn may_have_asked<H: Host<F>>(&self, burst: &mut Burst<'_, '_>, host: &H) -> bool {
+        let may = burst.barrier != 0 && self.waiting_for.concerns(host);
+        if may {
+            burst.barrier = 0;
+        }
+        may
     }
 
     /// Returns whether a rule that has been asked for may decide a lookup of these packets, judged
@@ -501,6 +551,9 @@ impl<F: Frame> Engine<F> {
     #[inline(always)]
     fn drive<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         if !self.waiting.is_empty() {
+            if burst.barrier != 0 && !self.to_learn.is_empty() {
+                self.let_go_first();
+            }
             self.drive_on(burst, host);
         }
         if !self.to_learn.is_empty() {

@@ -33,6 +33,7 @@ use crate::actions::learn::Learn;
 use crate::classifier::{Classifier, Classify, KeysBy, Published};
 use crate::counters::{CounterId, Totals};
 use crate::epoch::Guard;
+use crate::exec::Order;
 use crate::group::{Group, GroupRef, GroupTable};
 use crate::meters::MeterRef;
 use crate::optimizer::unwildcarded::Unwildcarded;
@@ -189,6 +190,13 @@ impl Bridge {
     #[inline(always)]
     pub(crate) fn learns_by_lanes(&self) -> bool {
         self.learning.is_by_lanes()
+    }
+
+    /// Returns the order in which packets go that may come to such a step and may meet what others
+    /// of their burst ask for.
+    #[inline(always)]
+    pub(crate) fn order_of_steps(&self) -> Order {
+        self.learning.order()
     }
 
     /// Returns whether packets that look up in this table may come to a step that asks for a rule.

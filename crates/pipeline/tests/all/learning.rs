@@ -126,6 +126,43 @@ impl Author {
         }
     }
 
+    /// Has packets of a few flows come in bursts, most of them by port 1, and one of `others` by
+    /// another; and rules change. `answers`: whether answers to them come by port 1, too.
+    fn bursts(&mut self, others: u64, answers: bool, change: &mut impl FnMut(&mut Author)) {
+        // Packets of the common kinds are lanes, but for those behind another one in their burst.
+        let common = !self.random.one_in(4);
+        let pool: Vec<_> = (0..6)
+            .map(|_| match common {
+                true => common_frame(&mut self.random),
+                false => frame(&mut self.random, [0xa5, 0]),
+            })
+            .collect();
+        // Not as many packets as there may be changes of a rule at once.
+        for _ in 0..4 {
+            let (size, new) = (self.random.pick(&[3, 10, 15]), self.random.pick(&[2, 4, 6]));
+            let mut packets = Vec::new();
+            for index in 0..size {
+                let mut bytes = pool[self.random.below(new) as usize].clone();
+                let end = bytes.len();
+                bytes[end - 1] = index;
+                let port = match self.random.one_in(others) {
+                    true => 2 + self.random.below(2) as u32,
+                    false => 1,
+                };
+                // An answer.
+                if (port != 1 || answers) && self.random.one_in(2) {
+                    bytes[..12].rotate_left(6);
+                }
+                packets.push((port, bytes));
+            }
+            self.steps.push(Step::Packets(packets));
+            self.steps.push(Step::Wait);
+            if self.random.one_in(4) {
+                change(self);
+            }
+        }
+    }
+
     fn pick_action(&mut self) -> Action {
         let index = self.random.below(self.actions.len() as u64) as usize;
         self.actions[index].clone()
@@ -408,30 +445,11 @@ fn by_one_port(seed: u64) -> Vec<Step> {
         let learn = common::learning::plain(2, 60, specs);
         author.actions = vec![Action::Learn(Box::new(learn))];
     }
-    let resubmit = |table| Action::Resubmit {
-        in_port: None,
-        table: Some(table),
-        with_ct_orig: false,
-    };
-    let rule = |table, priority, matching: Match, list: &[Action]| {
-        Step::Change(common::with(
-            common::add(matching, priority),
-            |change: &mut FlowMod| {
-                change.table = table;
-                change.instructions = apply(list).into();
-            },
-        ))
-    };
-    let port = |port: u32| {
-        let mut matching = Match::any();
-        matching.set_exact(Field::InPort, port.into());
-        matching
-    };
     for other in [2, 3] {
         let list = [resubmit(1), resubmit(2), resubmit(3), common::output(4)];
-        author.steps.push(rule(0, 5, port(other), &list));
+        author.steps.push(rule(0, 5, from_port(other), &list));
     }
-    let teach = |author: &mut Author| {
+    let mut teach = |author: &mut Author| {
         let (table, priority) = (
             author.random.pick(&[10, 10, 10, 11, 12]),
             author.random.pick(&[1, 1, 2, 3]),
@@ -469,7 +487,7 @@ fn by_one_port(seed: u64) -> Vec<Step> {
             false => table,
         };
         if ways == 0 || author.random.one_in(2) {
-            let mut matching = port(1);
+            let mut matching = from_port(1);
             if ways > 0 {
                 matching.set_exact(Field::EthType, [0x86dd, 0x0800][ways % 2]);
             }
@@ -483,40 +501,142 @@ fn by_one_port(seed: u64) -> Vec<Step> {
         }
     }
     (0..2 + author.random.below(3)).for_each(|_| teach(&mut author));
-    // Packets of the common kinds are lanes, but for those behind another one in their burst.
-    let common = !author.random.one_in(4);
-    let pool: Vec<_> = (0..6)
-        .map(|_| match common {
-            true => common_frame(&mut author.random),
-            false => frame(&mut author.random, [0xa5, 0]),
-        })
-        .collect();
-    // Not as many packets as there may be changes of a rule at once.
-    for _ in 0..4 {
-        let (size, new) = (
-            author.random.pick(&[3, 10, 15]),
-            author.random.pick(&[2, 4, 6]),
-        );
-        let mut packets = Vec::new();
-        for index in 0..size {
-            let mut bytes = pool[author.random.below(new) as usize].clone();
-            let end = bytes.len();
-            bytes[end - 1] = index;
-            let port = match author.random.one_in(8) {
-                true => 2 + author.random.below(2) as u32,
-                false => 1,
-            };
-            if port != 1 && author.random.one_in(2) {
-                bytes[..12].rotate_left(6);
-            }
-            packets.push((port, bytes));
-        }
-        author.steps.push(Step::Packets(packets));
-        author.steps.push(Step::Wait);
-        if author.random.one_in(4) {
-            teach(&mut author);
+    author.bursts(8, false, &mut teach);
+    author.steps
+}
+
+fn resubmit(table: u8) -> Action {
+    Action::Resubmit {
+        in_port: None,
+        table: Some(table),
+        with_ct_orig: false,
+    }
+}
+
+/// Adds a rule.
+fn rule(table: u8, priority: u16, matching: Match, list: &[Action]) -> Step {
+    Step::Change(common::with(
+        common::add(matching, priority),
+        |change: &mut FlowMod| {
+            change.table = table;
+            change.instructions = apply(list).into();
+        },
+    ))
+}
+
+/// Matches packets that came in by a port.
+fn from_port(port: u32) -> Match {
+    common::fields(&[(Field::InPort, port.into())])
+}
+
+/// Bursts of ports whose packets all teach, and then meet what is taught, as where a switch learns
+/// addresses by rules. Most packets teach what is known already.
+fn by_every_port(seed: u64) -> Vec<Step> {
+    let mut author = Author::new(seed ^ 0x6666);
+    // Taught tables are behind the others.
+    for action in &mut author.actions {
+        if let Action::Learn(learn) = action {
+            learn.table += 40;
         }
     }
+    // As switches learn addresses.
+    let addresses = author.random.one_in(2);
+    if addresses {
+        let specs = vec![
+            common::learning::spec(
+                LearnSource::Field(common::learning::whole(Field::EthSrc)),
+                LearnTarget::Match(common::learning::whole(Field::EthDst)),
+            ),
+            common::learning::spec(
+                LearnSource::Field(common::learning::whole(Field::InPort)),
+                LearnTarget::Output,
+            ),
+        ];
+        let learn = common::learning::plain(41, 60, specs);
+        author.actions = vec![Action::Learn(Box::new(learn))];
+    }
+    // A packet's way through table 0: what teaches, other tables, what is taught, the rest.
+    let ways = |author: &mut Author| {
+        let mut matching = Match::any();
+        let priority = author.random.pick(&[5, 5, 6, 7]);
+        match priority {
+            5 => {}
+            6 => matching.set_exact(Field::EthType, 0x86dd),
+            _ => matching.set_exact(Field::InPort, 2),
+        }
+        let mut list = Vec::new();
+        if author.random.one_in(3) {
+            list.push(resubmit(20));
+        }
+        if !author.random.one_in(6) {
+            list.push(resubmit(author.random.pick(&[10, 10, 11, 12])));
+        }
+        for table in [41, 42, 43, 50] {
+            if table == 41 && addresses || author.random.one_in(3) {
+                list.push(resubmit(table));
+            }
+        }
+        list.push(common::output(2));
+        author.steps.push(rule(0, priority, matching, &list));
+    };
+    let teach = |author: &mut Author| {
+        let (table, priority) = (
+            author.random.pick(&[10, 10, 10, 11, 12]),
+            author.random.pick(&[1, 1, 2, 3]),
+        );
+        let mut matching = Match::any();
+        match priority {
+            1 => {}
+            2 => matching.set_exact(Field::EthType, 0x0800),
+            _ => matching.set_exact(Field::EthType, 0x86dd),
+        }
+        let mut list = vec![author.pick_action()];
+        if author.random.one_in(5) {
+            list.push(author.pick_action());
+        }
+        if author.random.one_in(4) {
+            list.insert(0, resubmit(20));
+        }
+        if author.random.one_in(2) {
+            list.push(resubmit(author.random.pick(&[30, 41, 42, 50])));
+        }
+        list.push(common::output(6));
+        author.steps.push(rule(table, priority, matching, &list));
+    };
+    for _ in 0..1 + author.random.below(3) {
+        ways(&mut author);
+    }
+    for _ in 0..1 + author.random.below(3) {
+        teach(&mut author);
+    }
+    let ttl = Action::DecTtl(vec![0]);
+    for (table, eth_type, list) in [
+        (20, 0x0800, vec![]),
+        (20, 0x86dd, vec![ttl.clone()]),
+        (30, 0x0800, vec![ttl, resubmit(42)]),
+        (30, 0x86dd, vec![resubmit(41), common::output(7)]),
+        (50, 0x0800, vec![common::output(8)]),
+        // Not as lanes.
+        (50, 0x86dd, vec![common::output(port::FLOOD)]),
+    ] {
+        let matching = common::fields(&[(Field::EthType, eth_type)]);
+        author.steps.push(rule(table, 9, matching, &list));
+    }
+    for table in [41, 42, 43] {
+        if author.random.one_in(2) {
+            let list = [common::output(9), resubmit(50)];
+            let skip = author.random.below(2) as usize;
+            (author.steps).push(rule(table, 0, Match::any(), &list[skip..]));
+        }
+    }
+    author.bursts(
+        8,
+        true,
+        &mut |author: &mut Author| match author.random.one_in(2) {
+            true => ways(author),
+            false => teach(author),
+        },
+    );
     author.steps
 }
 
@@ -585,6 +705,16 @@ fn bursts_of_a_port_that_only_teaches_do_so_in_order() {
     if cases >= 100 {
         assert!(all.taught > 2 * cases, "{} rules", all.taught);
         assert!(all.elsewhere > cases / 10, "{} lookups", all.elsewhere);
+    }
+}
+
+/// Packets of all ports teach in lanes what those behind them meet.
+#[test]
+fn bursts_that_meet_what_they_teach_do_so_in_order() {
+    let (cases, all) = play_cases(by_every_port);
+    if cases >= 100 {
+        assert!(all.taught > 2 * cases, "{} rules", all.taught);
+        assert!(all.obeyed > cases / 2, "{} lookups", all.obeyed);
     }
 }
 

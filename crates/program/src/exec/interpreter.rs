@@ -12,6 +12,7 @@ use crate::actions::set::ActionSet;
 use crate::actions::{Bits, Op, PacketInReason, PortNo, ToController, bits, reserved};
 use crate::counters::WorkerCounters;
 use crate::epoch::Guard;
+use crate::exec::Order;
 use crate::host::{Context, DropReason, Host};
 use crate::table::Bridge;
 use conntrack::Earlier;
@@ -206,6 +207,10 @@ pub(crate) struct Burst<'b, 'g> {
     pub(crate) longer: i32,
     /// Whether packets are walked one after the other, each to its end.
     pub(crate) ordered: bool,
+    /// Where packets are lanes though they may ask for rules that others of the burst meet: the
+    /// first table that packets come to behind all steps that ask. No packet looks up there or in
+    /// a later table until those before it have asked. Otherwise 0.
+    pub(crate) barrier: u16,
     /// Lookups wait for pending rules with tickets up to this one.
     pub(crate) before: u64,
     /// Whether DHCP replies must also reach the local port, and one may be among the packets.
@@ -232,9 +237,26 @@ impl<'b, 'g> Burst<'b, 'g> {
             counters: (bridge.program().counters).of_worker_by(guard.index(), longer),
             longer,
             ordered: false,
+            barrier: 0,
             before: u64::MAX,
             replies: bridge.delivers_replies() && host.are_first_here(),
         }
+    }
+
+    /// Says in which order packets are done.
+    #[inline(always)]
+    pub(crate) fn obey(&mut self, order: Order) {
+        self.ordered = order != Order::Any;
+        self.barrier = match order {
+            Order::Steps(table) => table.into(),
+            Order::Any | Order::Walks => 0,
+        };
+    }
+
+    /// Returns whether packets that look up in a table are behind all steps that ask for rules.
+    #[inline(always)]
+    pub(crate) fn is_behind_steps(&self, table: u8) -> bool {
+        self.barrier != 0 && u16::from(table) >= self.barrier
     }
 
     /// Creates a burst of one packet, whose steps read `words` in addition to what tables look at,
@@ -262,6 +284,7 @@ impl<'b, 'g> Burst<'b, 'g> {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
     /// Look up in this table.
     Lookup(u8),

@@ -257,6 +257,8 @@ pub(crate) struct Lanes<F> {
     /// Rules that packets teach which wait to ask, a bit for each, by which several may be taken
     /// for one.
     unknown: u64,
+    /// The first packet that waits to ask and may come to another step then.
+    may_teach_again: usize,
     /// Frames on their way out.
     out: Vec<F>,
 }
@@ -287,6 +289,7 @@ impl<F: Frame> Lanes<F> {
             recent: [NOWHERE; RECENT],
             rounds: 0,
             unknown: 0,
+            may_teach_again: usize::MAX,
             out: Vec::new(),
         }
     }
@@ -739,7 +742,7 @@ impl<F: Frame> Engine<F> {
         rule: &Rule,
         set: impl Members,
     ) {
-        if let Some((fused, taken)) = self.fused::<H>(burst, rule, waited.back, set) {
+        if let Some((fused, taken)) = self.fused::<H>(burst, rule, &waited, set) {
             if taken == set.whole() {
                 return self.run_fused(burst, arrival, host, fused, waited, set);
             }
@@ -1113,13 +1116,38 @@ impl<F: Frame> Engine<F> {
 
     /// Turns lanes into walks for a table in which lanes cannot be looked up.
     #[inline(never)]
-    fn wait_in_walks(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, waited: Waiting) {
+    fn wait_in_walks<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        host: &mut H,
+        waited: Waiting,
+    ) {
         for lane in waited.set.iter() {
             if let Some(walk) = self.leave(burst, arrival, lane, waited.table, waited.back) {
                 walk.wait_for(waited.resubmit);
-                self.waiting.push((waited.table, lane as u16));
+                self.go_on(burst, host, lane, Next::Lookup(waited.table));
             }
         }
+    }
+
+    /// Has lanes wait before they look up behind all steps that ask for rules, where packets before
+    /// them have not asked yet. Returns the others, which go on.
+    #[cold]
+    #[inline(never)]
+    fn wait_behind(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, waited: Waiting) -> Waiting {
+        let first = self.to_learn.iter().map(|(index, _)| *index).min();
+        let first = first.map_or(usize::MAX, usize::from);
+        let behind = waited.set.those(|lane| lane > first);
+        for lane in behind.iter() {
+            if let Some(walk) = self.leave(burst, arrival, lane, waited.table, waited.back) {
+                walk.wait_for(waited.resubmit);
+                self.to_learn
+                    .push((lane as u16, Next::Lookup(waited.table)));
+            }
+        }
+        let set = waited.set.minus(behind);
+        Waiting { set, ..waited }
     }
 
     /// Continues a walk that has left its lane, from here on.
@@ -1133,11 +1161,13 @@ impl<F: Frame> Engine<F> {
     ) {
         match next {
             Next::Done => {}
-            Next::Lookup(table) => self.waiting.push((table, index as u16)),
-            Next::Learn if !burst.ordered => {
+            Next::Lookup(table) if burst.barrier == 0 || burst.is_behind_steps(table) => {
+                self.waiting.push((table, index as u16))
+            }
+            _ if burst.barrier != 0 || matches!(next, Next::Learn) && !burst.ordered => {
                 // Whatever it teaches, packets behind it may teach the same.
                 self.lanes.unknown = u64::MAX;
-                self.to_learn.push(index as u16);
+                self.to_learn.push((index as u16, next));
             }
             other => self.run_to_end(burst, host, index, other),
         }
@@ -1166,16 +1196,22 @@ impl<F: Frame> Engine<F> {
     #[inline(always)]
     fn drive_waiting<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, host: &mut H) {
         let mut found = Found::new();
-        while let Some(waited) = self.lanes.next() {
+        while let Some(mut waited) = self.lanes.next() {
+            if burst.is_behind_steps(waited.table) && !self.to_learn.is_empty() {
+                waited = self.wait_behind(burst, arrival, waited);
+                if waited.set.is_empty() {
+                    continue;
+                }
+            }
             if self.lanes.rounds == ROUNDS {
                 // Lanes that are done are sent before walks run.
                 self.lanes.flush(arrival, host);
-                self.wait_in_walks(burst, arrival, waited);
+                self.wait_in_walks(burst, arrival, host, waited);
                 continue;
             }
             self.lanes.rounds += 1;
             if !self.lanes.look_up(burst, waited, &mut found) {
-                self.wait_in_walks(burst, arrival, waited);
+                self.wait_in_walks(burst, arrival, host, waited);
                 continue;
             }
             let found = found.list();

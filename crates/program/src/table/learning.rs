@@ -4,11 +4,15 @@
 //! Packets that ask are walked one after the other, so that each meets the rules learned from those
 //! before it (`exec::suspend::hold`). So are packets that may meet a rule that was asked for and is
 //! not there yet. All others go in bursts; and so do packets that ask where that makes no
-//! difference (`exec::lanes::learn`): their port's packets cannot meet what is asked for, all steps
-//! on their way can be done by lanes, and no two rules teach the same rule, of which the last in a
-//! burst would have to win. The ports follow from the rules: packets of an ingress
-//! port come to the rules of the first table that match the port, and from there to the tables that
-//! these look up in. Steps whose targets are not known count as asking, and for any table.
+//! difference (`exec::lanes::learn`): all steps on their way can be done by lanes, no two rules
+//! teach the same rule, of which the last in a burst would have to win, and either their port's
+//! packets cannot meet what is asked for, or there is a *barrier*: a table before which packets
+//! meet nothing that is asked for, and from which on they come to no step any more. Lanes come to
+//! tables in ascending order, and do not pass the barrier before those in front of them have asked.
+//!
+//! The ports follow from the rules: packets of an ingress port come to the rules of the first table
+//! that match the port, and from there to the tables that these look up in. Steps whose targets are
+//! not known count as asking, and for any table.
 //!
 //! The writer keeps the edges of that graph and traverses it when an edge comes or goes, which is
 //! rare: an edge stands for all rules of a table (in the first table, of a port) that lead the same
@@ -16,12 +20,14 @@
 //! published, and removed after no packet can meet it.
 
 use crate::actions::{Op, PortNo, learns};
+use crate::exec::Order;
 use crate::rule::RuleSpec;
 use crate::table::TABLES;
 use packet::key::at;
-use std::collections::BTreeMap;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// Ports with a bit of their own in the set; higher numbers share these bits.
 const PORTS: usize = 1 << 16;
@@ -40,6 +46,8 @@ pub(crate) struct Learning {
     taught: [AtomicU64; TABLES.div_ceil(64)],
     /// Whether packets of ports that are not in `meeting` can ask as lanes.
     by_lanes: AtomicBool,
+    /// The barrier; 0: there is none.
+    barrier: AtomicU8,
     /// Tables from which packets may come to a rule that asks, a bit each.
     leading: [AtomicU64; TABLES.div_ceil(64)],
 }
@@ -114,10 +122,21 @@ impl Learning {
         self.meeting.contains(port)
     }
 
+    /// Returns the order in which packets go that may ask for rules, as lanes, and may meet what
+    /// others of their burst ask for.
+    #[inline(always)]
+    pub fn order(&self) -> Order {
+        match self.barrier.load(Ordering::Acquire) {
+            0 => Order::Walks,
+            table => Order::Steps(table),
+        }
+    }
+
     /// Records that a packet has asked for a rule of this table. A packet-out may ask by actions of
     /// its own, of which no rule tells.
     pub fn requested(&self, table: u8) {
         if self.teach(table) {
+            self.barrier.store(0, Ordering::SeqCst);
             self.meeting.everyone.store(true, Ordering::SeqCst);
         }
     }
@@ -148,6 +167,7 @@ impl Learning {
 
     /// Makes packets of all ports go one after the other until [`Reach::tell`].
     fn suspect_everyone(&self) {
+        self.barrier.store(0, Ordering::Release);
         self.asking.everyone.store(true, Ordering::Release);
         self.meeting.everyone.store(true, Ordering::Release);
     }
@@ -192,6 +212,8 @@ pub(crate) struct Reach {
     edges: BTreeMap<(From, To), usize>,
     /// Number of those that lanes cannot follow.
     walked: BTreeMap<(From, To), usize>,
+    /// Number of rules that lead to the second place after packets have come back from the first.
+    returns: BTreeMap<(To, To), usize>,
     /// The steps that teach the same rules, with the number of versions.
     steps: BTreeMap<Taught, BTreeMap<Step, usize>>,
     /// Edges have come or gone since it was told whose packets may.
@@ -217,6 +239,9 @@ impl Reach {
                 To::Table(_) => {}
             }
         });
+        for pair in returns(table, &spec.ops.ops) {
+            self.stale |= more(&mut self.returns, pair);
+        }
         if learns(&spec.ops.ops) {
             learning.rules.fetch_add(1, Ordering::Release);
             for (taught, step) in steps(table, spec) {
@@ -243,6 +268,9 @@ impl Reach {
                 self.stale |= less(&mut self.walked, &(from, to));
             }
         });
+        for pair in returns(table, &spec.ops.ops) {
+            self.stale |= less(&mut self.returns, &pair);
+        }
         if learns(&spec.ops.ops) {
             learning.rules.fetch_sub(1, Ordering::Release);
             for (taught, step) in steps(table, spec) {
@@ -282,6 +310,8 @@ impl Reach {
         // A worker may add a table meanwhile, and then has everyone in the set.
         let mut taught = learning.taught();
         loop {
+            let barrier = self.barrier(&leading, &taught);
+            learning.barrier.store(barrier, Ordering::SeqCst);
             // Every packet looks up in the first table.
             learning.meeting.set(&match taught[0] {
                 true => vec![None],
@@ -299,6 +329,26 @@ impl Reach {
     fn are_by_lanes(&self, leading: &TableSet) -> bool {
         self.steps.values().all(|steps| steps.len() == 1)
             && !(self.walked.keys()).any(|(_, to)| Goal::Steps.is_there(leading, *to))
+    }
+
+    /// Returns the barrier: the first table that rules are asked for, if packets come to no step
+    /// from there on; 0 otherwise.
+    fn barrier(&self, leading: &TableSet, taught: &TableSet) -> u8 {
+        let first = taught.iter().position(|taught| *taught).unwrap_or_default();
+        if first == 0 || leading[first..].contains(&true) {
+            return 0;
+        }
+        // Nor when they come back from there to a rule.
+        let behind: TableSet = std::array::from_fn(|table| table >= first);
+        let goal = Goal::Tables(&behind);
+        let may = self.tables_that_lead(goal);
+        let returns = (self.returns.keys()).any(|(before, after)| {
+            goal.is_there(&may, *before) && Goal::Steps.is_there(leading, *after)
+        });
+        match returns {
+            true => 0,
+            false => u8::try_from(first).unwrap_or_default(),
+        }
     }
 
     /// Ports whose packets may come there; None among them: those of any port.
@@ -376,6 +426,37 @@ fn less<K: Ord>(counts: &mut BTreeMap<K, usize>, of: &K) -> bool {
         counts.remove(of);
     }
     was_last
+}
+
+/// Most tables that packets of a rule are said to come back from; where they are more, it is from
+/// anywhere.
+const RETURNS: usize = 8;
+
+/// Returns the pairs of places to the second of which steps of a rule of this table lead packets
+/// after these have come back from the first.
+fn returns(table: u8, ops: &[Op]) -> BTreeSet<(To, To)> {
+    let mut before: SmallVec<[To; RETURNS]> = SmallVec::new();
+    let mut pairs = BTreeSet::new();
+    for op in ops {
+        let ends = matches!(op, Op::WriteActions(_));
+        leads(table, std::slice::from_ref(op), &mut |to| {
+            // An action set is executed behind all tables.
+            if ends {
+                pairs.insert((To::Anywhere, to));
+            }
+            pairs.extend(before.iter().map(|before| (*before, to)));
+            if matches!(to, To::Learn(_)) || before.contains(&to) || before[..] == [To::Anywhere] {
+                return;
+            }
+            if before.len() == RETURNS {
+                before.clear();
+                before.push(To::Anywhere);
+            } else {
+                before.push(to);
+            }
+        });
+    }
+    pairs
 }
 
 /// Returns the steps of a rule that teach others, and what.
@@ -699,6 +780,86 @@ mod tests {
         assert!(lanes(&mut rules));
         rules.add(5, None, vec![result]);
         assert!(!lanes(&mut rules));
+    }
+
+    #[test]
+    fn there_is_a_barrier_where_packets_come_to_no_step_behind_it() {
+        let barrier = |rules: &mut Rules| {
+            rules.told();
+            match rules.learning.order() {
+                Order::Steps(table) => Some(table),
+                _ => None,
+            }
+        };
+        let mut rules = Rules::default();
+        // Packets teach table 9 in table 3, and then meet it.
+        let teaches = vec![learn_of(9, 1), resubmit(9)];
+        rules.add(0, Some(1), vec![resubmit(3), Op::Output(1)]);
+        rules.add(3, None, teaches.clone());
+        assert!(
+            matches!(rules.learning.order(), Order::Walks),
+            "before it is told"
+        );
+        assert_eq!(barrier(&mut rules), Some(9));
+        assert_eq!(rules.meeting(), [1]);
+        // A rule that leads from behind it to a step, also by other tables; until it is gone.
+        for (table, ops) in [
+            (9, vec![Op::Goto(3)]),
+            (12, vec![resubmit(3)]),
+            (12, vec![learn_of(20, 5)]),
+        ] {
+            rules.add(table, None, ops.clone());
+            assert_eq!(barrier(&mut rules), None, "{ops:?}");
+            rules.remove(table, None, ops);
+            assert_eq!(barrier(&mut rules), Some(9));
+        }
+        // A rule whose packets come back from behind it, and then go to a step.
+        rules.add(4, None, vec![Op::Goto(11)]);
+        let to_3 = resubmit(3);
+        let (clone, set) = (
+            Op::Clone(Arc::new(OpList::new(vec![resubmit(9)]))),
+            Op::WriteActions(vec![learn_of(9, 3)].into()),
+        );
+        for ops in [
+            vec![resubmit(9), to_3.clone()],
+            vec![resubmit(4), learn_of(9, 2)],
+            vec![clone, to_3.clone()],
+            vec![set],
+        ] {
+            rules.add(0, Some(2), ops.clone());
+            assert_eq!(barrier(&mut rules), None, "{ops:?}");
+            rules.remove(0, Some(2), ops);
+            assert_eq!(barrier(&mut rules), Some(9));
+        }
+        // They may come back from tables before it, and go on behind it.
+        let ways = [
+            vec![resubmit(5), to_3.clone(), resubmit(9), resubmit(11)],
+            (20..20 + RETURNS as u8 + 1).map(resubmit).collect(),
+        ];
+        for ops in ways {
+            rules.add(0, Some(2), ops.clone());
+            assert_eq!(barrier(&mut rules), Some(9), "{ops:?}");
+            rules.remove(0, Some(2), ops);
+        }
+        // From too many to be told apart.
+        let many: Vec<Op> = (4..4 + RETURNS as u8 + 1).map(resubmit).collect();
+        let many = [&many[1..], &[resubmit(1), to_3]].concat();
+        rules.add(0, Some(2), many.clone());
+        assert_eq!(barrier(&mut rules), None);
+        rules.remove(0, Some(2), many);
+        // A packet-out asks for an earlier table, which packets may meet before they teach.
+        assert_eq!(barrier(&mut rules), Some(9));
+        rules.learning.requested(2);
+        assert!(matches!(rules.learning.order(), Order::Walks));
+        rules.add(7, None, vec![Op::Goto(8)]);
+        assert_eq!(barrier(&mut rules), None);
+        // What misses lead to is not known.
+        let mut rules = Rules::default();
+        rules.add(0, Some(1), vec![resubmit(3)]);
+        rules.add(3, None, teaches);
+        assert_eq!(barrier(&mut rules), Some(9));
+        rules.learning.miss_changes(true);
+        assert!(matches!(rules.learning.order(), Order::Walks));
     }
 
     fn bits() -> crate::actions::Bits {

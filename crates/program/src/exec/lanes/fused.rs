@@ -14,14 +14,15 @@ impl<F: Frame> Engine<F> {
     /// Returns the fused path of a rule, and which of these packets may take it. Judged for each
     /// packet by itself, so that those of one flow go the same way.
     #[inline(always)]
-    pub(crate) fn fused<'r, H: Host<F>>(
+    pub(super) fn fused<'r, H: Host<F>>(
         &self,
         burst: &Burst<'_, '_>,
         rule: &'r Rule,
-        back: u16,
+        &Waiting { table, back, .. }: &Waiting,
         set: impl Members,
     ) -> Option<(&'r FusedPaths, LaneSet)> {
-        if H::WATCHES {
+        // A path would lead past where lanes wait until those before them have asked for rules.
+        if H::WATCHES || u16::from(table) < burst.barrier {
             return None;
         }
         let fused = rule.fused()?;

@@ -9,7 +9,7 @@
 //! `table::learning` says where that is so. Packets of a port that may not ask for more rules now
 //! ([`super::super::suspend::rates`]) go on, too.
 
-use crate::actions::block::{ActionBlock, LANE_WORDS};
+use crate::actions::block::{ActionBlock, End, LANE_WORDS};
 use crate::actions::lane_learn::{LaneLearn, Loaded};
 use crate::burst::{LaneSet, Words};
 use crate::exec::Engine;
@@ -17,6 +17,7 @@ use crate::exec::interpreter::{Burst, Next};
 use crate::exec::lanes::{Arrival, Lanes, NOWHERE};
 use crate::host::{Event, Host, ResumePoint};
 use crate::rule::fused::Here;
+use crate::table::Bridge;
 use packet::{FlowKey, Frame};
 
 impl<F: Frame> Lanes<F> {
@@ -59,9 +60,15 @@ impl<F: Frame> Engine<F> {
                 State::Unknown => waiting = waiting.union(LaneSet::one(lane)),
             }
         }
+        if let Some(first) = waiting.first()
+            && first < self.lanes.may_teach_again
+            && (back != NOWHERE || here.leads_to_learn(burst.bridge))
+        {
+            self.lanes.may_teach_again = first;
+        }
         for lane in waiting.iter() {
             if self.leave_to(burst, arrival, here, back, lane).is_some() {
-                self.to_learn.push(lane as u16);
+                self.to_learn.push((lane as u16, Next::Learn));
             }
         }
         set.minus(waiting)
@@ -72,10 +79,23 @@ impl<F: Frame> Engine<F> {
         let lanes = self.lanes.waiting.iter().chain([&self.lanes.unmet]);
         // Those that are to return to a rule may come to a step there.
         let lanes = lanes
+            .filter(|waiting| !burst.is_behind_steps(waiting.table))
             .filter(|waiting| waiting.back != NOWHERE || burst.bridge.leads_to_learn(waiting.table))
             .filter_map(|waiting| waiting.set.first());
-        let walks = self.waiting.iter().map(|(_, index)| usize::from(*index));
-        lanes.chain(walks).min().unwrap_or(usize::MAX)
+        let walks = (self.waiting.iter())
+            .filter(|(table, _)| !burst.is_behind_steps(*table))
+            .map(|(_, index)| usize::from(*index));
+        let first = lanes.chain(walks).min().unwrap_or(usize::MAX);
+        first.min(self.lanes.may_teach_again)
+    }
+
+    /// Has walks that wait for those that are to ask for rules wait with them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn let_go_first(&mut self) {
+        let waiting = self.waiting.drain(..);
+        self.to_learn
+            .extend(waiting.map(|(table, index)| (index, Next::Lookup(table))));
     }
 
     /// Has walks ask for rules, in the order in which their packets came, each to its end.
@@ -84,15 +104,32 @@ impl<F: Frame> Engine<F> {
     pub(crate) fn learn_in_order<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         let burst = Burst {
             ordered: true,
+            barrier: 0,
             ..*burst
         };
         let mut walks = std::mem::take(&mut self.to_learn);
-        walks.sort_unstable();
-        for index in walks.drain(..) {
-            self.run_to_end(&burst, host, index.into(), Next::Learn);
+        walks.sort_unstable_by_key(|(index, _)| *index);
+        for (index, next) in walks.drain(..) {
+            self.run_to_end(&burst, host, index.into(), next);
         }
         self.to_learn = walks;
         self.lanes.unknown = 0;
+        self.lanes.may_teach_again = usize::MAX;
+    }
+}
+
+impl Here {
+    /// Returns whether packets may come to a step that asks for a rule from here on, in this rule
+    /// or behind its lookups.
+    fn leads_to_learn(&self, bridge: &Bridge) -> bool {
+        let blocks = self.blocks.get().iter().skip(self.next.into());
+        blocks.into_iter().any(|block| {
+            let next = match block.end {
+                End::Table { table, .. } | End::Track(Some(table)) => Some(table),
+                _ => None,
+            };
+            block.learn.is_some() || next.is_some_and(|table| bridge.leads_to_learn(table))
+        })
     }
 }
 
