@@ -344,7 +344,7 @@ def p99(packets):
 
 def keeps(site, promised_us):
     """Checks that the p99 of a task lies in what it was promised. Windows whose late packets the
-    machine's stops explain are repeated."""
+    machine's stops explain are repeated; where it stops in all of them, nothing can be told."""
     said = []
     for _ in range(6):
         packets, share, stalls = site.window()
@@ -363,8 +363,8 @@ def keeps(site, promised_us):
         # What a stopped switch or sender delays beyond its burst may be dropped, too.
         lost = share <= 0.95 and sum(length for _, length in stalls) < 50e6
         if len(late) > len(packets) / 100 or lost:
-            break
-    raise Failure(f"{promised_us} us promised: {said}; {share:.1%} arrived")
+            raise Failure(f"{promised_us} us promised: {said}; {share:.1%} arrived")
+    raise Skip(f"the machine is too busy: it stops whatever waits; {said[-1]}")
 
 
 @test(timeout=240)
