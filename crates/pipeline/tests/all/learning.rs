@@ -31,6 +31,8 @@ struct Author {
     actions: Vec<Action>,
     /// The only port whose packets learn; None for any.
     teacher: Option<u32>,
+    /// Whether half of the packets go to addresses of which the first table knows the ports.
+    is_known_to: bool,
     steps: Vec<Step>,
 }
 
@@ -90,6 +92,7 @@ impl Author {
             known: HashMap::new(),
             actions,
             teacher: None,
+            is_known_to: false,
             steps: Vec::new(),
         }
     }
@@ -139,12 +142,19 @@ impl Author {
             .collect();
         // Not as many packets as there may be changes of a rule at once.
         for _ in 0..4 {
-            let (size, new) = (self.random.pick(&[3, 10, 15]), self.random.pick(&[2, 4, 6]));
+            let size = match self.is_known_to {
+                true => self.random.pick(&[15, 30]),
+                false => self.random.pick(&[3, 10, 15]),
+            };
+            let new = self.random.pick(&[2, 4, 6]);
             let mut packets = Vec::new();
             for index in 0..size {
                 let mut bytes = pool[self.random.below(new) as usize].clone();
                 let end = bytes.len();
                 bytes[end - 1] = index;
+                if self.is_known_to && self.random.one_in(2) {
+                    bytes[4] = 1;
+                }
                 let port = match self.random.one_in(others) {
                     true => 2 + self.random.below(2) as u32,
                     false => 1,
@@ -218,6 +228,8 @@ impl Pair {
     /// Publishes the changes, which must be the same.
     fn publish(&mut self) -> Result<(), String> {
         self.walker.switch.publish();
+        // Builds the lookups that fit the rules.
+        self.walker.switch.pipeline.shape_now();
         self.walker.switch.pipeline.housekeep(usize::MAX);
         self.walker.switch.program.domain.collect();
         self.compare_rules()
@@ -555,10 +567,21 @@ fn by_every_port(seed: u64) -> Vec<Step> {
         let learn = common::learning::plain(41, 60, specs);
         author.actions = vec![Action::Learn(Box::new(learn))];
     }
+    // In some cases the first table has many rules, each of which only sends.
+    author.is_known_to = author.random.one_in(3);
+    for number in 0..if author.is_known_to { 80 } else { 0 } {
+        let address = 0x0200_0000_0100 + number;
+        let matching = common::fields(&[(Field::EthDst, address)]);
+        let list = [common::output(7)];
+        author.steps.push(rule(0, 10, matching, &list));
+    }
     // A packet's way through table 0: what teaches, other tables, what is taught, the rest.
     let ways = |author: &mut Author| {
         let mut matching = Match::any();
-        let priority = author.random.pick(&[5, 5, 6, 7]);
+        let priority = match author.is_known_to {
+            true => 5,
+            false => author.random.pick(&[5, 5, 6, 7]),
+        };
         match priority {
             5 => {}
             6 => matching.set_exact(Field::EthType, 0x86dd),
@@ -629,8 +652,9 @@ fn by_every_port(seed: u64) -> Vec<Step> {
             (author.steps).push(rule(table, 0, Match::any(), &list[skip..]));
         }
     }
+    let others = if author.is_known_to { 40 } else { 8 };
     author.bursts(
-        8,
+        others,
         true,
         &mut |author: &mut Author| match author.random.one_in(2) {
             true => ways(author),
@@ -715,6 +739,44 @@ fn bursts_that_meet_what_they_teach_do_so_in_order() {
     if cases >= 100 {
         assert!(all.taught > 2 * cases, "{} rules", all.taught);
         assert!(all.obeyed > cases / 2, "{} lookups", all.obeyed);
+    }
+}
+
+/// Packets that meet what others of their burst teach wait for these, also where the first table has
+/// so many rules that packets between them are done at once.
+#[test]
+fn packets_obey_behind_others_that_only_leave() {
+    let specs = vec![
+        common::learning::spec(
+            LearnSource::Field(common::learning::whole(Field::EthSrc)),
+            LearnTarget::Match(common::learning::whole(Field::EthDst)),
+        ),
+        common::learning::spec(
+            LearnSource::Field(common::learning::whole(Field::InPort)),
+            LearnTarget::Output,
+        ),
+    ];
+    let learn = Action::Learn(Box::new(common::learning::plain(20, 1, specs)));
+    let mut steps = vec![
+        rule(0, 1, Match::any(), &[learn, resubmit(20)]),
+        rule(20, 0, Match::any(), &[common::output(9)]),
+    ];
+    for number in 100..200 {
+        let matching = common::fields(&[(Field::EthDst, 0x0200_0000_0000 + number)]);
+        steps.push(rule(0, 10, matching, &[common::output(7)]));
+    }
+    let packets = |list: &[(u8, u8)]| {
+        let all = list.iter().enumerate();
+        let all = all.map(|(at, (to, from))| (1, packet(*to, *from, at as u8)));
+        Step::Packets(all.collect())
+    };
+    steps.push(packets(&[(1, 2)]));
+    // Packets from 3 to 4, and from 2 to 3, among others.
+    let mut burst = vec![(4, 3), (100, 2), (3, 2)];
+    burst.extend((101..120).map(|to| (to, 2)));
+    steps.push(packets(&burst));
+    for seed in [0, 1] {
+        play(seed, steps.clone());
     }
 }
 

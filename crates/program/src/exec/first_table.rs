@@ -394,7 +394,12 @@ impl<F: Frame> Engine<F> {
             if done == count {
                 return (burst.bridge).count_looked_up(0, count, count, burst.guard);
             }
-            returns = V::RETURNS;
+            // Where there is a barrier, packets must not ask for rules before all others of the burst
+            // have come to it.
+            returns = match burst.barrier {
+                0 => V::RETURNS,
+                _ => 0,
+            };
         }
         let mut room = FoundRules::EMPTY;
         let mut matched = done;

@@ -205,7 +205,8 @@ pub(crate) struct Burst<'b, 'g> {
     pub(crate) counters: WorkerCounters<'b>,
     /// By how many bytes more than they are given `counters` count packets.
     pub(crate) longer: i32,
-    /// Whether packets are walked one after the other, each to its end.
+    /// Whether packets are walked one after the other, each to its end; where there is a barrier,
+    /// those that are no lanes.
     pub(crate) ordered: bool,
     /// Where packets are lanes though they may ask for rules that others of the burst meet: the
     /// first table that packets come to behind all steps that ask. No packet looks up there or in

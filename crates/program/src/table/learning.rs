@@ -228,7 +228,7 @@ impl Reach {
         }
         let from = from(table, spec);
         let is_walked = spec.ops.blocks().is_none();
-        leads(table, &spec.ops.ops, &mut |to| {
+        leads(Some(table), &spec.ops.ops, &mut |to| {
             self.stale |= more(&mut self.edges, (from, to));
             if is_walked {
                 self.stale |= more(&mut self.walked, (from, to));
@@ -262,7 +262,7 @@ impl Reach {
         }
         let from = from(table, spec);
         let is_walked = spec.ops.blocks().is_none();
-        leads(table, &spec.ops.ops, &mut |to| {
+        leads(Some(table), &spec.ops.ops, &mut |to| {
             self.stale |= less(&mut self.edges, &(from, to));
             if is_walked {
                 self.stale |= less(&mut self.walked, &(from, to));
@@ -439,7 +439,7 @@ fn returns(table: u8, ops: &[Op]) -> BTreeSet<(To, To)> {
     let mut pairs = BTreeSet::new();
     for op in ops {
         let ends = matches!(op, Op::WriteActions(_));
-        leads(table, std::slice::from_ref(op), &mut |to| {
+        leads(Some(table), std::slice::from_ref(op), &mut |to| {
             // An action set is executed behind all tables.
             if ends {
                 pairs.insert((To::Anywhere, to));
@@ -497,18 +497,20 @@ fn from(table: u8, spec: &RuleSpec) -> From {
     }))
 }
 
-/// Calls `tell` with each place to which steps of a rule of this table lead.
-fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
+/// Calls `tell` with each place to which steps of a rule of this table lead. `table`: the one whose
+/// rules a resubmit without a table looks up; None if it is not known.
+fn leads(table: Option<u8>, ops: &[Op], tell: &mut impl FnMut(To)) {
     for op in ops {
         match op {
             Op::Learn(learn) => tell(To::Learn(learn.table)),
             Op::Goto(table) => tell(To::Table(*table)),
             Op::Track(track) => track.table.iter().for_each(|to| tell(To::Table(*to))),
             Op::Resubmit { table: to, .. } | Op::ResubmitTracked { table: to, .. } => {
-                tell(To::Table(to.unwrap_or(table)))
+                tell(to.or(table).map_or(To::Anywhere, To::Table))
             }
             Op::Clone(list) => leads(table, &list.ops, tell),
-            Op::WriteActions(ops) => leads(table, ops, tell),
+            // An action set is executed where the packet began.
+            Op::WriteActions(ops) => leads(None, ops, tell),
             // Buckets come and go without their rules.
             Op::Group(_) | Op::Bucket(_) => tell(To::Anywhere),
             _ => {}
@@ -853,6 +855,16 @@ mod tests {
         assert!(matches!(rules.learning.order(), Order::Walks));
         rules.add(7, None, vec![Op::Goto(8)]);
         assert_eq!(barrier(&mut rules), None);
+        // Nor is there one where an action set looks up where the packet began.
+        let mut others = Rules::default();
+        others.add(0, Some(1), vec![resubmit(3)]);
+        others.add(3, None, teaches.clone());
+        let again = Op::Resubmit {
+            in_port: Some(3),
+            table: None,
+        };
+        others.add(4, None, vec![Op::WriteActions(vec![again].into())]);
+        assert_eq!(barrier(&mut others), None);
         // What misses lead to is not known.
         let mut rules = Rules::default();
         rules.add(0, Some(1), vec![resubmit(3)]);
