@@ -564,24 +564,27 @@ fn a_traced_packet_goes_on_in_another_story() {
 fn tracked_packets_of_a_story_take_bounded_memory() {
     let pushes = vec!["push:NXM_OF_IN_PORT[]"; 1000].join(",");
     let tracks = vec!["ct(table=1)"; 1500].join(",");
-    let fill = "resubmit(,2),resubmit(,2),resubmit(,2),resubmit(,2)";
     let key = {
         let mut key = FlowKey::ZERO;
         key.set_u32(at::IN_PORT, REQUEST.in_port);
         key.set_u16(at::ETH_TYPE, 0x0800);
         key
     };
-    // The stacks have 16 and 96 MB together; 64 MiB are admitted.
-    for (fill, is_whole) in [("resubmit(,2)", true), (fill, false)] {
-        let first = format!("table=0,ip,actions={fill},{tracks}");
-        let second = format!("table=2,ip,actions={pushes}");
-        let switch = Rules::of([first.as_str(), second.as_str()]).switch();
+    // The stacks have 24 and 96 MB together; 64 MiB are admitted.
+    for (times, is_whole) in [(1, true), (4, false)] {
+        let again = vec!["resubmit(,3)"; times].join(",");
+        let rules = [
+            format!("table=0,ip,actions=resubmit(,2),{again}"),
+            format!("table=2,ip,actions={pushes}"),
+            format!("table=3,ip,actions={tracks}"),
+        ];
+        let switch = Rules::of(rules.each_ref().map(String::as_str)).switch();
         let bytes = REQUEST.bytes();
         let surroundings = Surroundings::default();
         let (outcome, story) = reference::trace(&switch.pipeline, &key, &bytes, None, surroundings);
         assert_eq!(outcome.cut_short, !is_whole);
         let forks = story.forks();
-        assert_eq!(forks.len() == 1500, is_whole);
+        assert_eq!(forks.len() == 1500 * times, is_whole);
         assert!(std::rc::Rc::ptr_eq(&forks[0], &story.forks()[0]));
     }
 }
