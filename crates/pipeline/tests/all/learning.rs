@@ -742,8 +742,8 @@ fn bursts_that_meet_what_they_teach_do_so_in_order() {
     }
 }
 
-/// Packets that meet what others of their burst teach wait for these, also where the first table has
-/// so many rules that packets between them are done at once.
+/// Packets that meet what others of their burst teach wait for these, also where the first table
+/// has so many rules that packets between them are done at once.
 #[test]
 fn packets_obey_behind_others_that_only_leave() {
     let specs = vec![

@@ -394,8 +394,8 @@ impl<F: Frame> Engine<F> {
             if done == count {
                 return (burst.bridge).count_looked_up(0, count, count, burst.guard);
             }
-            // Where there is a barrier, packets must not ask for rules before all others of the burst
-            // have come to it.
+            // Where there is a barrier, packets must not ask for rules before all others of the
+            // burst have come to it.
             returns = match burst.barrier {
                 0 => V::RETURNS,
                 _ => 0,
