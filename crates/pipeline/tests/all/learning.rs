@@ -173,6 +173,31 @@ impl Author {
         }
     }
 
+    /// Adds a rule that teaches and then does what is drawn, in one of the tables that packets go
+    /// through first.
+    fn teach(&mut self, behind: impl FnOnce(&mut Random) -> Vec<Action>) {
+        let (table, priority) = (
+            self.random.pick(&[10, 10, 10, 11, 12]),
+            self.random.pick(&[1, 1, 2, 3]),
+        );
+        let mut matching = Match::any();
+        match priority {
+            1 => {}
+            2 => matching.set_exact(Field::EthType, 0x0800),
+            _ => matching.set_exact(Field::EthType, 0x86dd),
+        }
+        let mut list = vec![self.pick_action()];
+        if self.random.one_in(4) {
+            list.push(self.pick_action());
+        }
+        if self.random.one_in(4) {
+            // Packets part and return one after the other.
+            list.insert(0, resubmit(20));
+        }
+        list.extend(behind(&mut self.random));
+        self.steps.push(rule(table, priority, matching, &list));
+    }
+
     fn pick_action(&mut self) -> Action {
         let index = self.random.below(self.actions.len() as u64) as usize;
         self.actions[index].clone()
@@ -462,29 +487,10 @@ fn by_one_port(seed: u64) -> Vec<Step> {
         author.steps.push(rule(0, 5, from_port(other), &list));
     }
     let mut teach = |author: &mut Author| {
-        let (table, priority) = (
-            author.random.pick(&[10, 10, 10, 11, 12]),
-            author.random.pick(&[1, 1, 2, 3]),
-        );
-        let mut matching = Match::any();
-        match priority {
-            1 => {}
-            2 => matching.set_exact(Field::EthType, 0x0800),
-            _ => matching.set_exact(Field::EthType, 0x86dd),
-        }
-        let mut list = vec![author.pick_action()];
-        if author.random.one_in(4) {
-            list.push(author.pick_action());
-        }
-        if author.random.one_in(4) {
-            // Packets part and return one after the other.
-            list.insert(0, resubmit(20));
-        }
-        if author.random.one_in(4) {
-            list.push(common::output(3));
-        }
-        list.push(common::output(2));
-        author.steps.push(rule(table, priority, matching, &list));
+        author.teach(|random| {
+            let also = random.one_in(4).then(|| common::output(3));
+            also.into_iter().chain([common::output(2)]).collect()
+        });
     };
     for (priority, eth_type) in [(1, 0x0800), (2, 0x86dd)] {
         let mut matching = Match::any();
@@ -536,6 +542,17 @@ fn rule(table: u8, priority: u16, matching: Match, list: &[Action]) -> Step {
     ))
 }
 
+/// Learns by which port packets to a packet's source leave.
+fn learn_addresses(table: u8) -> Action {
+    let whole = common::learning::whole;
+    let specs = [
+        (Field::EthSrc, LearnTarget::Match(whole(Field::EthDst))),
+        (Field::InPort, LearnTarget::Output),
+    ];
+    let specs = specs.map(|(from, to)| common::learning::spec(LearnSource::Field(whole(from)), to));
+    Action::Learn(Box::new(common::learning::plain(table, 1, specs.into())))
+}
+
 /// Matches packets that came in by a port.
 fn from_port(port: u32) -> Match {
     common::fields(&[(Field::InPort, port.into())])
@@ -554,18 +571,7 @@ fn by_every_port(seed: u64) -> Vec<Step> {
     // As switches learn addresses.
     let addresses = author.random.one_in(2);
     if addresses {
-        let specs = vec![
-            common::learning::spec(
-                LearnSource::Field(common::learning::whole(Field::EthSrc)),
-                LearnTarget::Match(common::learning::whole(Field::EthDst)),
-            ),
-            common::learning::spec(
-                LearnSource::Field(common::learning::whole(Field::InPort)),
-                LearnTarget::Output,
-            ),
-        ];
-        let learn = common::learning::plain(41, 60, specs);
-        author.actions = vec![Action::Learn(Box::new(learn))];
+        author.actions = vec![learn_addresses(41)];
     }
     // In some cases the first table has many rules, each of which only sends.
     author.is_known_to = author.random.one_in(3);
@@ -603,28 +609,10 @@ fn by_every_port(seed: u64) -> Vec<Step> {
         author.steps.push(rule(0, priority, matching, &list));
     };
     let teach = |author: &mut Author| {
-        let (table, priority) = (
-            author.random.pick(&[10, 10, 10, 11, 12]),
-            author.random.pick(&[1, 1, 2, 3]),
-        );
-        let mut matching = Match::any();
-        match priority {
-            1 => {}
-            2 => matching.set_exact(Field::EthType, 0x0800),
-            _ => matching.set_exact(Field::EthType, 0x86dd),
-        }
-        let mut list = vec![author.pick_action()];
-        if author.random.one_in(5) {
-            list.push(author.pick_action());
-        }
-        if author.random.one_in(4) {
-            list.insert(0, resubmit(20));
-        }
-        if author.random.one_in(2) {
-            list.push(resubmit(author.random.pick(&[30, 41, 42, 50])));
-        }
-        list.push(common::output(6));
-        author.steps.push(rule(table, priority, matching, &list));
+        author.teach(|random| {
+            let also = (random.one_in(2)).then(|| resubmit(random.pick(&[30, 41, 42, 50])));
+            also.into_iter().chain([common::output(6)]).collect()
+        });
     };
     for _ in 0..1 + author.random.below(3) {
         ways(&mut author);
@@ -746,19 +734,8 @@ fn bursts_that_meet_what_they_teach_do_so_in_order() {
 /// has so many rules that packets between them are done at once.
 #[test]
 fn packets_obey_behind_others_that_only_leave() {
-    let specs = vec![
-        common::learning::spec(
-            LearnSource::Field(common::learning::whole(Field::EthSrc)),
-            LearnTarget::Match(common::learning::whole(Field::EthDst)),
-        ),
-        common::learning::spec(
-            LearnSource::Field(common::learning::whole(Field::InPort)),
-            LearnTarget::Output,
-        ),
-    ];
-    let learn = Action::Learn(Box::new(common::learning::plain(20, 1, specs)));
     let mut steps = vec![
-        rule(0, 1, Match::any(), &[learn, resubmit(20)]),
+        rule(0, 1, Match::any(), &[learn_addresses(20), resubmit(20)]),
         rule(20, 0, Match::any(), &[common::output(9)]),
     ];
     for number in 100..200 {
