@@ -193,6 +193,12 @@ def what_is_wrong_is_said_with_its_place(lab):
     equal(left_behind(), [], "left behind")
 
 
+def were_measured(figure, rounds):
+    """Whether a figure has so many runs. Where the machine was in another state than usual windows
+    are measured once more, and those in its rare state put aside."""
+    return rounds - 1 <= len(figure["runs"]) <= rounds + 1
+
+
 @test(timeout=240, hugepages=1)
 def an_experiment_of_ones_own_is_run(lab):
     """Cells have figures with intervals, what is missing its reason, and nothing is left behind."""
@@ -207,7 +213,7 @@ def an_experiment_of_ones_own_is_run(lab):
     for cell in user.cells():
         if cell["subject"] == "sluice":
             figure = cell["figures"]["rate"]
-            equal(len(figure["runs"]), 3, "runs")
+            check(were_measured(figure, 3), figure)
             # The interval of figures that spread widely begins at 0.
             check(0 <= figure["low"] <= figure["median"] <= figure["high"], figure)
             check(figure["median"] > 0, figure)
@@ -298,7 +304,8 @@ def a_killed_run_is_cleaned_up_after_and_goes_on(lab):
     equal(after[: len(before)], before, "what was measured before")
     # Those in rare states of the machine are measured again.
     check(len(after) >= 6, f"{len(after)} windows")
-    check(all(len(cell["figures"]["rate"]["runs"]) == 3 for cell in user.cells()), "runs")
+    for cell in user.cells():
+        check(were_measured(cell["figures"]["rate"], 3), cell)
     equal(user.results()["made"]["interrupted"], False, "interrupted")
     equal(left_behind(), [], "left behind")
 
