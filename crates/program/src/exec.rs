@@ -140,13 +140,13 @@ impl<F: Frame> Engine<F> {
             }
             if short && self.front(&burst, in_port, frames, mirrored, host) {
                 self.drive(&burst, host);
-                short = short && !self.may_have_asked(&mut burst, host);
+                short &= !self.may_have_asked(&mut burst, host);
                 continue;
             }
             let some = &frames[..frames.len().min(LOOKUP_MAX)];
             self.received += some.iter().map(|frame| frame.len() as u64).sum::<u64>();
             self.walk_some(&burst, in_port, frames, |_| {}, mirrored, host);
-            short = short && !self.may_have_asked(&mut burst, host);
+            short &= !self.may_have_asked(&mut burst, host);
         }
         self.caches.end(&burst, cached);
         // Not by `enter`, whose value would cost the loops above a register.
@@ -233,7 +233,7 @@ impl<F: Frame> Engine<F> {
             if begun > 0 {
                 self.drive_lanes(&burst, arrival, host);
                 self.drive(&burst, host);
-                short = !self.may_have_asked(&mut burst, host);
+                short &= !self.may_have_asked(&mut burst, host);
                 done += begun;
                 continue;
             }
@@ -251,7 +251,7 @@ impl<F: Frame> Engine<F> {
                 }
             };
             self.walk_some(&burst, in_port, frames, start, 0, host);
-            short = short && !self.may_have_asked(&mut burst, host);
+            short &= !self.may_have_asked(&mut burst, host);
             done += count;
         }
         stages::go(Stage::Control, 0);
@@ -295,34 +295,43 @@ impl<F: Frame> Engine<F> {
         host: &H,
     ) -> Order {
         let learns = bridge.learns_from(in_port);
-        if learns && !bridge.learns_by_lanes() {
-            return Order::Walks;
-        }
-        let concerned = self.waiting_for.concerns(host);
-        if !(learns || concerned) || !bridge.meets_requested(in_port) {
-            return Order::Any;
-        }
-        match concerned && self.may_wait(bridge, in_port, frames, host.place().bridge) {
-            true => Order::Walks,
-            false if learns => bridge.order_of_steps(),
-            false => Order::Any,
-        }
+        let meets = || bridge.meets_requested(in_port);
+        self.order_of(bridge, learns, meets, host, |engine| {
+            engine.may_wait(bridge, in_port, frames, host.place().bridge)
+        })
     }
 
     /// The same for packets that came by these ports.
     #[inline(always)]
-    fn order_by<H: Host<F>>(&self, bridge: &Bridge, ports: &[PortNo], host: &H) -> Order {
+    fn order_by<H: Host<F>>(&mut self, bridge: &Bridge, ports: &[PortNo], host: &H) -> Order {
         let learns = ports.iter().any(|port| bridge.learns_from(*port));
+        let meets = || ports.iter().any(|port| bridge.meets_requested(*port));
+        self.order_of(bridge, learns, meets, host, |_| true)
+    }
+
+    /// Returns the order for packets that may come to a step that asks (`learns`), may meet what is
+    /// asked for (`meets`), and one of whose lookups a rule that was asked for may decide
+    /// (`may_wait`, judged only if there is such a rule).
+    #[inline(always)]
+    fn order_of<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        learns: bool,
+        meets: impl FnOnce() -> bool,
+        host: &H,
+        may_wait: impl FnOnce(&mut Self) -> bool,
+    ) -> Order {
         if learns && !bridge.learns_by_lanes() {
             return Order::Walks;
         }
         let concerned = self.waiting_for.concerns(host);
-        if !(learns || concerned) || !ports.iter().any(|port| bridge.meets_requested(*port)) {
+        if !(learns || concerned) || !meets() {
             return Order::Any;
         }
-        match concerned {
+        match concerned && may_wait(self) {
             true => Order::Walks,
-            false => bridge.order_of_steps(),
+            false if learns => bridge.order_of_steps(),
+            false => Order::Any,
         }
     }
 

@@ -211,7 +211,7 @@ pub(crate) struct Burst<'b, 'g> {
     /// Where packets are lanes though they may ask for rules that others of the burst meet: the
     /// first table that packets come to behind all steps that ask. No packet looks up there or in
     /// a later table until those before it have asked. Otherwise 0.
-    pub(crate) barrier: u16,
+    pub(crate) barrier: u8,
     /// Lookups wait for pending rules with tickets up to this one.
     pub(crate) before: u64,
     /// Whether DHCP replies must also reach the local port, and one may be among the packets.
@@ -249,7 +249,7 @@ impl<'b, 'g> Burst<'b, 'g> {
     pub(crate) fn obey(&mut self, order: Order) {
         self.ordered = order != Order::Any;
         self.barrier = match order {
-            Order::Steps(table) => table.into(),
+            Order::Steps(table) => table,
             Order::Any | Order::Walks => 0,
         };
     }
@@ -257,7 +257,7 @@ impl<'b, 'g> Burst<'b, 'g> {
     /// Returns whether packets that look up in a table are behind all steps that ask for rules.
     #[inline(always)]
     pub(crate) fn is_behind_steps(&self, table: u8) -> bool {
-        self.barrier != 0 && u16::from(table) >= self.barrier
+        self.barrier != 0 && table >= self.barrier
     }
 
     /// Creates a burst of one packet, whose steps read `words` in addition to what tables look at,

@@ -22,7 +22,7 @@ impl<F: Frame> Engine<F> {
         set: impl Members,
     ) -> Option<(&'r FusedPaths, LaneSet)> {
         // A path would lead past where lanes wait until those before them have asked for rules.
-        if H::WATCHES || u16::from(table) < burst.barrier {
+        if H::WATCHES || table < burst.barrier {
             return None;
         }
         let fused = rule.fused()?;
