@@ -15,6 +15,7 @@ pub use select::{GroupHash, Selector};
 use crate::actions::{Op, PortNo};
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, Guard, NEVER};
+use crate::table::GroupEdges;
 use packet::WordSet;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -129,6 +130,8 @@ pub struct Group {
     pub(crate) older: AtomicPtr<Group>,
     /// Whether `older` has been retired.
     pub(crate) cut: AtomicBool,
+    /// Where its buckets lead, for as long as a burst may meet it.
+    pub(crate) edges: Option<GroupEdges>,
 }
 
 impl Group {
@@ -141,6 +144,7 @@ impl Group {
             removed: AtomicU64::new(NEVER),
             older: AtomicPtr::default(),
             cut: AtomicBool::new(false),
+            edges: None,
         }
     }
 
@@ -169,6 +173,21 @@ impl Group {
             selector,
         };
         Group::new(number, counter, kind)
+    }
+
+    /// Returns the steps of each bucket.
+    pub(crate) fn bucket_ops(&self) -> impl Iterator<Item = &[Op]> {
+        let (every, buckets) = match &self.kind {
+            Selection::Every(steps) => (&steps[..], &[][..]),
+            Selection::FirstLive(buckets) | Selection::Selected { buckets, .. } => {
+                (&[][..], &buckets[..])
+            }
+        };
+        let every = every.iter().filter_map(|op| match op {
+            Op::Bucket(bucket) => Some(&*bucket.ops),
+            _ => None,
+        });
+        every.chain(buckets.iter().map(|bucket| &*bucket.ops))
     }
 
     pub(crate) fn words(&self) -> WordSet {

@@ -38,6 +38,7 @@ use crate::group::{Group, GroupRef, GroupTable};
 use crate::meters::MeterRef;
 use crate::optimizer::unwildcarded::Unwildcarded;
 use crate::rule::Rule;
+pub(crate) use learning::GroupEdges;
 use learning::Learning;
 use packet::{FlowKey, WordSet};
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use crate::common::{Switch, apply};
 use openflow::Version;
 use openflow::action::{Action, LearnSource, LearnTarget, Subfield};
 use openflow::flow::{FlowMod, FlowStats};
+use openflow::group::{Bucket, GroupCommand, GroupKind, GroupMod};
 use openflow::message::{NO_BUFFER, PacketOut};
 use openflow::port;
 use packet::{Field, Match};
@@ -237,6 +238,16 @@ impl Pair {
                 let told = |done: FlowModOutcome| (done.changed, done.removed.len());
                 let (done, other) = (done.map(told), self.other.mod10(change.clone()).map(told));
                 same(&done, &other, || "outcome of a change".into())?;
+            }
+            Step::Group(change) => {
+                let now = self.walker.switch.clock();
+                let done = [&mut self.walker.switch, &mut self.other].map(|switch| {
+                    let done = (switch.pipeline).group_mod(change, Version::V1_5, now);
+                    done.map(|done| done.changed)
+                });
+                same(&done, &[Ok(1), Ok(1)], || {
+                    "outcome of a group's change".into()
+                })?;
             }
             Step::Packets(packets) => {
                 self.publish()?;
@@ -482,11 +493,25 @@ fn by_one_port(seed: u64) -> Vec<Step> {
         let learn = common::learning::plain(2, 60, specs);
         author.actions = vec![Action::Learn(Box::new(learn))];
     }
+    // Those of other ports may come there by a group, which leads nowhere at times.
+    let taught = [1, 2, 3];
+    let groups = author.random.one_in(2);
+    if groups {
+        (author.steps).push(group(
+            GroupCommand::Add,
+            0,
+            &taught[..3 * (seed % 2) as usize],
+        ));
+    }
     for other in [2, 3] {
-        let list = [resubmit(1), resubmit(2), resubmit(3), common::output(4)];
+        let mut list = taught.map(resubmit).to_vec();
+        if groups {
+            list = vec![Action::Group(0)];
+        }
+        list.push(common::output(4));
         author.steps.push(rule(0, 5, from_port(other), &list));
     }
-    let mut teach = |author: &mut Author| {
+    let teach = |author: &mut Author| {
         author.teach(|random| {
             let also = random.one_in(4).then(|| common::output(3));
             also.into_iter().chain([common::output(2)]).collect()
@@ -519,7 +544,14 @@ fn by_one_port(seed: u64) -> Vec<Step> {
         }
     }
     (0..2 + author.random.below(3)).for_each(|_| teach(&mut author));
-    author.bursts(8, false, &mut teach);
+    author.bursts(8, false, &mut |author: &mut Author| {
+        if groups && author.random.one_in(2) {
+            let tables = author.random.pick(&[&taught[..], &taught[..1], &[]]);
+            (author.steps).push(group(GroupCommand::Modify, 0, tables));
+        } else {
+            teach(author);
+        }
+    });
     author.steps
 }
 
@@ -558,6 +590,34 @@ fn from_port(port: u32) -> Match {
     common::fields(&[(Field::InPort, port.into())])
 }
 
+/// Adds or changes a group: its first bucket sends, each further one looks up in a table.
+fn group(command: GroupCommand, number: u32, tables: &[u8]) -> Step {
+    let lists = tables.iter().map(|table| resubmit(*table));
+    let buckets = std::iter::once(common::output(11)).chain(lists);
+    let buckets = buckets.enumerate().map(|(id, action)| Bucket {
+        id: id as u32,
+        weight: 0,
+        watch_port: port::ANY,
+        watch_group: openflow::group::ANY,
+        actions: vec![action],
+    });
+    Step::Group(GroupMod {
+        command,
+        kind: GroupKind::All,
+        group: number,
+        command_bucket: openflow::group::BUCKET_ALL,
+        buckets: buckets.collect(),
+        selection: None,
+    })
+}
+
+/// Returns the tables that a group leads to: none, or one that is taught, before such, or whose
+/// rules teach.
+fn led_to(random: &mut Random) -> Vec<u8> {
+    let table = random.pick(&[41, 42, 42, 50, 30, 20, 10]);
+    (random.one_in(2)).then_some(table).into_iter().collect()
+}
+
 /// Bursts of ports whose packets all teach, and then meet what is taught, as where a switch learns
 /// addresses by rules. Most packets teach what is known already.
 fn by_every_port(seed: u64) -> Vec<Step> {
@@ -581,6 +641,15 @@ fn by_every_port(seed: u64) -> Vec<Step> {
         let list = [common::output(7)];
         author.steps.push(rule(0, 10, matching, &list));
     }
+    // Rules with groups, which change between bursts.
+    let groups = author.random.one_in(2);
+    for number in 0..if groups { 2 } else { 0 } {
+        let tables = led_to(&mut author.random);
+        (author.steps).push(group(GroupCommand::Add, number, &tables));
+    }
+    let group_of = |random: &mut Random| {
+        (groups && random.one_in(3)).then(|| Action::Group(random.below(2) as u32))
+    };
     // A packet's way through table 0: what teaches, other tables, what is taught, the rest.
     let ways = |author: &mut Author| {
         let mut matching = Match::any();
@@ -600,6 +669,7 @@ fn by_every_port(seed: u64) -> Vec<Step> {
         if !author.random.one_in(6) {
             list.push(resubmit(author.random.pick(&[10, 10, 11, 12])));
         }
+        list.extend(group_of(&mut author.random));
         for table in [41, 42, 43, 50] {
             if table == 41 && addresses || author.random.one_in(3) {
                 list.push(resubmit(table));
@@ -611,7 +681,8 @@ fn by_every_port(seed: u64) -> Vec<Step> {
     let teach = |author: &mut Author| {
         author.teach(|random| {
             let also = (random.one_in(2)).then(|| resubmit(random.pick(&[30, 41, 42, 50])));
-            also.into_iter().chain([common::output(6)]).collect()
+            let also = also.into_iter().chain(group_of(random));
+            also.chain([common::output(6)]).collect()
         });
     };
     for _ in 0..1 + author.random.below(3) {
@@ -644,9 +715,14 @@ fn by_every_port(seed: u64) -> Vec<Step> {
     author.bursts(
         others,
         true,
-        &mut |author: &mut Author| match author.random.one_in(2) {
-            true => ways(author),
-            false => teach(author),
+        &mut |author: &mut Author| match author.random.below(if groups { 3 } else { 2 }) {
+            0 => ways(author),
+            1 => teach(author),
+            _ => {
+                let number = author.random.below(2) as u32;
+                let tables = led_to(&mut author.random);
+                (author.steps).push(group(GroupCommand::Modify, number, &tables));
+            }
         },
     );
     author.steps
@@ -752,6 +828,25 @@ fn packets_obey_behind_others_that_only_leave() {
     let mut burst = vec![(4, 3), (100, 2), (3, 2)];
     burst.extend((101..120).map(|to| (to, 2)));
     steps.push(packets(&burst));
+    for seed in [0, 1] {
+        play(seed, steps.clone());
+    }
+}
+
+/// Packets that come to what others teach by a group only, which leads there at times.
+#[test]
+fn packets_of_groups_obey() {
+    let mut steps = vec![
+        group(GroupCommand::Add, 0, &[]),
+        rule(0, 1, from_port(1), &[learn_addresses(20)]),
+        rule(0, 1, from_port(2), &[Action::Group(0), common::output(9)]),
+    ];
+    for (round, tables) in [&[][..], &[20], &[], &[20], &[30, 20]].iter().enumerate() {
+        let host = 2 * round as u8;
+        steps.push(group(GroupCommand::Modify, 0, tables));
+        let packets = [(1, packet(1, host, 1)), (2, packet(host, 1, 2))];
+        steps.push(Step::Packets(packets.into()));
+    }
     for seed in [0, 1] {
         play(seed, steps.clone());
     }

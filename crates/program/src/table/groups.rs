@@ -71,6 +71,7 @@ impl GroupWriter {
         debug_assert_eq!(group.number, to.number);
         self.bridge.need(group.words());
         group.added = self.epoch();
+        group.edges = Some(self.bridge.learning.group_comes(group.bucket_ops()));
         let head = self.head(to.slot);
         group.older = AtomicPtr::new(head.load(Ordering::Relaxed));
         head.store(Box::into_raw(Box::new(group)), Ordering::Release);

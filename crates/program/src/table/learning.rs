@@ -12,7 +12,8 @@
 //!
 //! The ports follow from the rules: packets of an ingress port come to the rules of the first table
 //! that match the port, and from there to the tables that these look up in. Steps whose targets are
-//! not known count as asking, and for any table.
+//! not known count as asking, and for any table. Groups count as one place, from which packets come
+//! wherever the buckets of any group lead ([`GroupPlaces`]).
 //!
 //! The writer keeps the edges of that graph and traverses it when an edge comes or goes, which is
 //! rare: an edge stands for all rules of a table (in the first table, of a port) that lead the same
@@ -26,11 +27,14 @@ use crate::table::TABLES;
 use packet::key::at;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Ports with a bit of their own in the set; higher numbers share these bits.
 const PORTS: usize = 1 << 16;
+
+/// The tables of a set, a bit each.
+type Bits = [AtomicU64; TABLES.div_ceil(64)];
 
 /// The state that readers see.
 #[derive(Default)]
@@ -43,13 +47,69 @@ pub(crate) struct Learning {
     meeting: PortSet,
     /// Tables that rules have ever been asked for, or may be, a bit each. The rules that were asked
     /// for last may come after the step that asked is gone.
-    taught: [AtomicU64; TABLES.div_ceil(64)],
+    taught: Bits,
     /// Whether packets of ports that are not in `meeting` can ask as lanes.
     by_lanes: AtomicBool,
     /// The barrier; 0: there is none.
     barrier: AtomicU8,
     /// Tables from which packets may come to a rule that asks, a bit each.
-    leading: [AtomicU64; TABLES.div_ceil(64)],
+    leading: Bits,
+    /// Where the bridge's groups lead.
+    groups: Arc<GroupPlaces>,
+}
+
+/// Where the buckets of a bridge's groups lead: for each place the number of versions of groups
+/// that lead there, including those that are not in force yet and those that bursts may still meet.
+#[derive(Debug)]
+pub(crate) struct GroupPlaces {
+    tables: Box<[AtomicU32]>,
+    /// Versions of which it is not known where they lead.
+    anywhere: AtomicU32,
+    /// A place has come or gone since it was told whose packets may come to steps.
+    stale: AtomicBool,
+}
+
+impl Default for GroupPlaces {
+    fn default() -> Self {
+        GroupPlaces {
+            tables: (0..TABLES).map(|_| AtomicU32::new(0)).collect(),
+            anywhere: AtomicU32::new(0),
+            stale: AtomicBool::new(false),
+        }
+    }
+}
+
+/// What one version of a group adds to [`GroupPlaces`], until it is dropped.
+#[derive(Debug)]
+pub(crate) struct GroupEdges {
+    places: Arc<GroupPlaces>,
+    to: BTreeSet<Option<u8>>,
+}
+
+impl GroupPlaces {
+    fn count(&self, to: Option<u8>) -> &AtomicU32 {
+        match to {
+            Some(table) => &self.tables[usize::from(table)],
+            None => &self.anywhere,
+        }
+    }
+
+    /// Returns whether groups lead to one of these tables, or it is not known where.
+    fn lead(&self, tables: &[bool]) -> bool {
+        let is_there = |count: &AtomicU32| count.load(Ordering::Acquire) > 0;
+        is_there(&self.anywhere)
+            || (self.tables.iter().zip(tables)).any(|(count, table)| *table && is_there(count))
+    }
+}
+
+impl Drop for GroupEdges {
+    fn drop(&mut self) {
+        for to in &self.to {
+            if self.places.count(*to).fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.places.stale.store(true, Ordering::Release);
+            }
+        }
+    }
 }
 
 /// A set of ingress ports, as readers see it.
@@ -165,6 +225,34 @@ impl Learning {
         }
     }
 
+    /// Records where a group's buckets, which have these steps, lead; must be called before the
+    /// group is published. The group keeps what is returned.
+    pub fn group_comes<'o>(&self, buckets: impl Iterator<Item = &'o [Op]>) -> GroupEdges {
+        let mut to = BTreeSet::new();
+        for ops in buckets {
+            // Which table's rule runs the group is not known, so a resubmit without a table may
+            // look up in any.
+            leads(None, ops, &mut |place| match place {
+                To::Table(table) => _ = to.insert(Some(table)),
+                To::Learn(_) | To::Anywhere => _ = to.insert(None),
+                To::Groups => {}
+            });
+        }
+        let places = Arc::clone(&self.groups);
+        let mut stale = false;
+        for place in &to {
+            stale |= places.count(*place).fetch_add(1, Ordering::AcqRel) == 0;
+        }
+        if to.contains(&None) {
+            (0..=u8::MAX).for_each(|table| _ = self.teach(table));
+        }
+        if stale {
+            places.stale.store(true, Ordering::Release);
+            self.suspect_everyone();
+        }
+        GroupEdges { places, to }
+    }
+
     /// Makes packets of all ports go one after the other until [`Reach::tell`].
     fn suspect_everyone(&self) {
         self.barrier.store(0, Ordering::Release);
@@ -192,11 +280,20 @@ enum To {
     Table(u8),
     /// To a step that asks for a rule of this table.
     Learn(u8),
+    /// To a bucket of a group.
+    Groups,
     /// To a step of which it is not known where it leads.
     Anywhere,
 }
 
 type TableSet = [bool; TABLES];
+
+/// What of a packet's way leads to a goal: tables, and the buckets of groups.
+#[derive(Clone, Copy)]
+struct Leading {
+    tables: TableSet,
+    groups: bool,
+}
 
 /// Rules that a step may teach: their table, priority, and the words and masks of their match.
 type Taught = (u8, u16, Vec<(u8, u64)>);
@@ -236,7 +333,7 @@ impl Reach {
             match to {
                 To::Learn(table) => _ = learning.teach(table),
                 To::Anywhere => (0..=u8::MAX).for_each(|table| _ = learning.teach(table)),
-                To::Table(_) => {}
+                To::Table(_) | To::Groups => {}
             }
         });
         for pair in returns(table, &spec.ops.ops) {
@@ -287,16 +384,20 @@ impl Reach {
     /// Determines the ports whose packets may come to a rule that asks, for readers, before the
     /// next epoch is published. `goes_on`: whether misses continue in the next table.
     pub fn tell(&mut self, learning: &Learning, goes_on: bool) {
-        if !learning.is_there() || !(self.stale || goes_on) {
+        let groups = &*learning.groups;
+        if !learning.is_there() || !(self.stale || goes_on || groups.stale.load(Ordering::Acquire))
+        {
             return;
         }
         self.stale = false;
+        // Before what they lead to is looked at: a version may go meanwhile.
+        groups.stale.store(false, Ordering::SeqCst);
         if goes_on {
             return learning.suspect_everyone();
         }
         // Before ports leave the sets: a port that meets nothing may ask as this says.
-        let leading = self.tables_that_lead(Goal::Steps);
-        for (word, tables) in learning.leading.iter().zip(leading.chunks(64)) {
+        let leading = self.what_leads(Goal::Steps, groups);
+        for (word, tables) in learning.leading.iter().zip(leading.tables.chunks(64)) {
             let bits = tables
                 .iter()
                 .rev()
@@ -306,16 +407,18 @@ impl Reach {
         learning
             .by_lanes
             .store(self.are_by_lanes(&leading), Ordering::Release);
-        learning.asking.set(&self.ports_that_come(Goal::Steps));
+        learning
+            .asking
+            .set(&self.ports_that_come(Goal::Steps, groups));
         // A worker may add a table meanwhile, and then has everyone in the set.
         let mut taught = learning.taught();
         loop {
-            let barrier = self.barrier(&leading, &taught);
+            let barrier = self.barrier(&leading, &taught, groups);
             learning.barrier.store(barrier, Ordering::SeqCst);
             // Every packet looks up in the first table.
             learning.meeting.set(&match taught[0] {
                 true => vec![None],
-                false => self.ports_that_come(Goal::Tables(&taught)),
+                false => self.ports_that_come(Goal::Tables(&taught), groups),
             });
             let now = learning.taught();
             if std::mem::replace(&mut taught, now) == now {
@@ -326,22 +429,22 @@ impl Reach {
 
     /// Returns whether lanes can follow packets to all steps that ask, and no two of these teach
     /// the same rule.
-    fn are_by_lanes(&self, leading: &TableSet) -> bool {
+    fn are_by_lanes(&self, leading: &Leading) -> bool {
         self.steps.values().all(|steps| steps.len() == 1)
             && !(self.walked.keys()).any(|(_, to)| Goal::Steps.is_there(leading, *to))
     }
 
     /// Returns the barrier: the first table that rules are asked for, if packets come to no step
     /// from there on; 0 otherwise.
-    fn barrier(&self, leading: &TableSet, taught: &TableSet) -> u8 {
+    fn barrier(&self, leading: &Leading, taught: &TableSet, groups: &GroupPlaces) -> u8 {
         let first = taught.iter().position(|taught| *taught).unwrap_or_default();
-        if first == 0 || leading[first..].contains(&true) {
+        if first == 0 || leading.tables[first..].contains(&true) {
             return 0;
         }
         // Nor when they come back from there to a rule.
         let behind: TableSet = std::array::from_fn(|table| table >= first);
         let goal = Goal::Tables(&behind);
-        let may = self.tables_that_lead(goal);
+        let may = self.what_leads(goal, groups);
         let returns = (self.returns.keys()).any(|(before, after)| {
             goal.is_there(&may, *before) && Goal::Steps.is_there(leading, *after)
         });
@@ -352,8 +455,8 @@ impl Reach {
     }
 
     /// Ports whose packets may come there; None among them: those of any port.
-    fn ports_that_come(&self, goal: Goal<'_>) -> Vec<Option<PortNo>> {
-        let may = self.tables_that_lead(goal);
+    fn ports_that_come(&self, goal: Goal<'_>, groups: &GroupPlaces) -> Vec<Option<PortNo>> {
+        let may = self.what_leads(goal, groups);
         (self.edges.keys())
             .filter(|(_, to)| goal.is_there(&may, *to))
             .filter_map(|(from, _)| match from {
@@ -363,22 +466,28 @@ impl Reach {
             .collect()
     }
 
-    /// Tables from which packets may come there, from the goal backwards.
-    fn tables_that_lead(&self, goal: Goal<'_>) -> TableSet {
-        let mut may = match goal {
-            Goal::Steps => [false; TABLES],
-            Goal::Tables(tables) => *tables,
+    /// Tables and groups from which packets may come there, from the goal backwards.
+    fn what_leads(&self, goal: Goal<'_>, groups: &GroupPlaces) -> Leading {
+        let mut may = Leading {
+            tables: match goal {
+                Goal::Steps => [false; TABLES],
+                Goal::Tables(tables) => *tables,
+            },
+            groups: false,
         };
         loop {
             let mut changed = false;
+            if !may.groups && groups.lead(&may.tables) {
+                (may.groups, changed) = (true, true);
+            }
             for (from, to) in self.edges.keys() {
                 // Packets resubmitted to the first table meet the rules of any port.
                 let table = match from {
                     From::Port(_) => 0,
                     From::Table(table) => usize::from(*table),
                 };
-                if !may[table] && goal.is_there(&may, *to) {
-                    (may[table], changed) = (true, true);
+                if !may.tables[table] && goal.is_there(&may, *to) {
+                    (may.tables[table], changed) = (true, true);
                 }
             }
             if !changed {
@@ -399,11 +508,12 @@ enum Goal<'t> {
 
 impl Goal<'_> {
     /// Returns whether a way leads there, or to a table that does.
-    fn is_there(self, may: &TableSet, to: To) -> bool {
+    fn is_there(self, may: &Leading, to: To) -> bool {
         match to {
             To::Learn(_) => matches!(self, Goal::Steps),
             To::Anywhere => true,
-            To::Table(table) => may[usize::from(table)],
+            To::Groups => may.groups,
+            To::Table(table) => may.tables[usize::from(table)],
         }
     }
 }
@@ -512,7 +622,7 @@ fn leads(table: Option<u8>, ops: &[Op], tell: &mut impl FnMut(To)) {
             // An action set is executed where the packet began.
             Op::WriteActions(ops) => leads(None, ops, tell),
             // Buckets come and go without their rules.
-            Op::Group(_) | Op::Bucket(_) => tell(To::Anywhere),
+            Op::Group(_) | Op::Bucket(_) => tell(To::Groups),
             _ => {}
         }
     }
@@ -653,11 +763,11 @@ mod tests {
         assert_eq!(rules.told(), [1, 2, 3, 4]);
         rules.remove(2, None, vec![resubmit(0)]);
         assert_eq!(rules.told(), [1]);
-        rules.add(
-            0,
-            Some(3),
-            vec![Op::Group(crate::group::GroupRef::unbound(7))],
-        );
+        let again = Op::Resubmit {
+            in_port: Some(1),
+            table: None,
+        };
+        rules.add(0, Some(3), vec![Op::WriteActions(vec![again].into())]);
         assert_eq!(rules.told(), [1, 3]);
         rules.reach.tell(&rules.learning, true);
         assert!(rules.learning.concerns(4), "a miss may lead anywhere");
@@ -711,10 +821,76 @@ mod tests {
         rules.add(0, Some(1), vec![learn]);
         assert_eq!(rules.meeting(), [1, 2, 3, 4]);
         let mut rules = Rules::default();
-        let group = crate::group::GroupRef::unbound(7);
-        rules.add(0, Some(1), vec![Op::Group(group)]);
         rules.add(0, Some(2), vec![self::learn()]);
+        let again = Op::Resubmit {
+            in_port: Some(1),
+            table: None,
+        };
+        rules.add(0, Some(1), vec![Op::WriteActions(vec![again].into())]);
         assert_eq!(rules.meeting(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn packets_of_groups_come_where_any_group_leads_until_it_is_gone() {
+        let group = || Op::Group(crate::group::GroupRef::unbound(7));
+        let mut rules = Rules::default();
+        rules.add(0, Some(1), vec![Op::Goto(3)]);
+        rules.add(0, Some(2), vec![group(), Op::Output(1)]);
+        rules.add(3, None, vec![learn_of(9, 1), resubmit(9)]);
+        let of = |rules: &mut Rules, buckets: &[&[Op]]| {
+            let edges = rules.learning.group_comes(buckets.iter().copied());
+            rules.reach.tell(&rules.learning, false);
+            edges
+        };
+        let state = |rules: &mut Rules| {
+            let learning = |rules: &Rules| (rules.learning.is_by_lanes(), rules.learning.order());
+            let (asking, meeting) = (rules.told(), rules.meeting());
+            (asking, meeting, learning(rules))
+        };
+        let lanes = (true, Order::Steps(9));
+        assert_eq!(state(&mut rules), (vec![1], vec![1], lanes));
+        // A group that only sends leads nowhere.
+        let sends = of(&mut rules, &[&[Op::Output(1)], &[Op::Output(2)]]);
+        assert_eq!(state(&mut rules), (vec![1], vec![1], lanes));
+        // Two versions of one that leads to what is taught, until both are gone.
+        let places = [&[resubmit(12)][..], &[resubmit(9), Op::Output(2)]];
+        let (one, other) = (of(&mut rules, &places), of(&mut rules, &places[1..]));
+        assert_eq!(state(&mut rules), (vec![1], vec![1, 2], lanes));
+        drop(one);
+        assert_eq!(state(&mut rules), (vec![1], vec![1, 2], lanes));
+        drop(other);
+        assert_eq!(state(&mut rules), (vec![1], vec![1], lanes));
+        // To a step, by another group's table.
+        rules.add(4, None, vec![group()]);
+        let edges = [
+            of(&mut rules, &[&[resubmit(4)]]),
+            of(&mut rules, &[&[resubmit(3)]]),
+        ];
+        let walks = (false, Order::Steps(9));
+        assert_eq!(state(&mut rules), (vec![1, 2], vec![1, 2], walks));
+        drop(edges);
+        assert_eq!(state(&mut rules), (vec![1], vec![1], lanes));
+        // From behind the barrier to a step.
+        rules.add(9, None, vec![group()]);
+        assert_eq!(state(&mut rules), (vec![1], vec![1], lanes));
+        let edges = of(&mut rules, &[&[resubmit(3)]]);
+        assert_eq!(state(&mut rules).2, (false, Order::Walks));
+        drop(edges);
+        assert_eq!(state(&mut rules), (vec![1], vec![1], lanes));
+        // Before it is told, everybody may come to a step.
+        let edges = rules.learning.group_comes([&[resubmit(3)][..]].into_iter());
+        assert!(rules.learning.concerns(4) && rules.learning.may_meet(4));
+        assert_eq!(rules.learning.order(), Order::Walks);
+        drop(edges);
+        // Where a bucket leads is not known: any table may be taught from now on.
+        let unknown = Op::Resubmit {
+            in_port: Some(1),
+            table: None,
+        };
+        let edges = of(&mut rules, &[&[unknown]]);
+        assert_eq!(state(&mut rules).2, (false, Order::Walks));
+        drop((edges, sends));
+        assert_eq!(state(&mut rules).2, (true, Order::Walks));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use openflow::action::{Action, Instruction, LearnTarget};
 use openflow::flow::{FlowMod, FlowModCommand};
 use openflow::format;
+use openflow::group::GroupMod;
 use pipeline::reference::Effect;
 
 /// Something that both switches get.
@@ -11,6 +12,8 @@ use pipeline::reference::Effect;
 pub enum Step {
     /// A change of the rules. It is in force when the next packet comes.
     Change(FlowMod),
+    /// A change of the groups.
+    Group(GroupMod),
     /// Packets in a row, each with its port; those of one port are a burst.
     Packets(Vec<(u32, Vec<u8>)>),
     /// Some milliseconds pass.
@@ -55,7 +58,7 @@ pub fn shortened(steps: Vec<Step>, fails: impl Fn(&[Step]) -> bool) -> Vec<Step>
 /// of one priority a packet meets.
 fn simpler(step: &Step) -> Vec<Step> {
     match step {
-        Step::Wait => Vec::new(),
+        Step::Wait | Step::Group(_) => Vec::new(),
         Step::Packets(packets) => (without_one(packets).into_iter())
             .map(Step::Packets)
             .collect(),
@@ -157,6 +160,14 @@ pub fn describe(steps: &[Step]) -> String {
                     true => " (resets counters)\n",
                     false => "\n",
                 };
+            }
+            Step::Group(change) => {
+                text += &format!("{:?} group {}", change.command, change.group);
+                for bucket in &change.buckets {
+                    text += " bucket=";
+                    format::actions(&mut text, &bucket.actions);
+                }
+                text += "\n";
             }
             Step::Packets(packets) => {
                 for (port, bytes) in packets {
