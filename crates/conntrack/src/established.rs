@@ -27,6 +27,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::tcp::{self, Segment, Side};
 use crate::versioned::Versioned;
 use packet::parse::prefetch_at;
+use packet::tuple::ShortTuple;
 use std::net::Ipv4Addr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
@@ -154,6 +155,19 @@ impl Short {
         Short {
             addresses,
             rest: u64::from(ports) << 32 | u64::from(zone) << 16 | u64::from(protocol) << 8,
+        }
+    }
+
+    /// Makes one of what has been read of a packet; of nothing, [`Short::NONE`].
+    #[inline(always)]
+    pub fn read(ShortTuple { addresses, rest }: ShortTuple, zone: u16) -> Short {
+        let zone = match rest {
+            0 => 0,
+            _ => u64::from(zone) << 16,
+        };
+        Short {
+            addresses,
+            rest: rest | zone,
         }
     }
 
@@ -401,7 +415,14 @@ impl Sides {
 /// line's number plus one; 0 is no entry.
 #[derive(Debug, FromZeros, KnownLayout)]
 #[repr(C, align(64))]
-struct HashBucket([AtomicU64; WAYS]);
+pub(crate) struct HashBucket([AtomicU64; WAYS]);
+
+/// A line that may be that of a packet's connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached<'a> {
+    line: &'a Line,
+    number: u32,
+}
 
 /// A block of lines. Only TCP has sides, only translated connections have a tuple of replies, and
 /// only those over IPv6 have addresses beside the line.
@@ -475,7 +496,7 @@ fn in_order(ways: &[AtomicU64; WAYS], hash: u64) -> impl Iterator<Item = &Atomic
 
 /// Returns the line that a bucket has for a hash, or [`NO_LINE`].
 #[inline(always)]
-fn find_in(ways: &[AtomicU64; WAYS], hash: u64) -> u32 {
+fn find_in(HashBucket(ways): &HashBucket, hash: u64) -> u32 {
     for way in in_order(ways, hash) {
         let found = way.load(Ordering::Relaxed);
         if found >> 32 == hash & 0xffff_ffff && found != 0 {
@@ -730,49 +751,51 @@ impl Established {
         }
     }
 
-    /// Has the memory fetched where a connection would be entered.
+    /// Returns the bucket in which a connection would be entered, and has it fetched. None where it
+    /// has not been made yet.
     #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        if let Some(bucket) = self.bucket(self.place(hash)) {
-            prefetch_at(bucket);
-        }
+    pub fn fetch_bucket(&self, hash: u64) -> Option<&HashBucket> {
+        let bucket = self.bucket(self.place(hash))?;
+        prefetch_at(bucket);
+        Some(bucket)
     }
 
-    /// Returns a line that may be the connection's of this hash, and has it fetched. [`NO_LINE`] if
-    /// there is none.
+    /// Returns a line that may be the connection's of this hash, and has it fetched. None if there
+    /// is none.
     #[inline(always)]
-    pub fn find(&self, hash: u64, tcp: bool) -> u32 {
-        let Some(HashBucket(ways)) = self.bucket(self.place(hash)) else {
-            return NO_LINE;
-        };
-        let mut number = find_in(ways, hash);
+    pub fn find(&self, hash: u64, tcp: bool) -> Option<Reached<'_>> {
+        self.find_in_bucket(self.bucket(self.place(hash))?, hash, tcp)
+    }
+
+    /// [`Established::find`] for a hash whose bucket is known.
+    #[inline(always)]
+    pub fn find_in_bucket(&self, bucket: &HashBucket, hash: u64, tcp: bool) -> Option<Reached<'_>> {
+        let mut number = find_in(bucket, hash);
         if number == NO_LINE {
-            number = self.find_in_neighbour(ways, hash);
-            if number == NO_LINE {
-                return NO_LINE;
-            }
+            number = self.find_in_neighbour(bucket, hash);
         }
-        if let Some(line) = self.line(number) {
-            prefetch_at(line);
+        let block = self.block(number)?;
+        let at = number as usize % BLOCK;
+        let line = block.lines.get(at)?;
+        prefetch_at(line);
+        if tcp && let Some(sides) = block.sides.get() {
+            prefetch_at(sides.get(at)?);
         }
-        if tcp && let Some(sides) = self.sides(number) {
-            prefetch_at(sides);
+        if let Some(replies) = block.replies.get() {
+            prefetch_at(replies.get(at)?);
         }
-        if let Some(replies) = self.replies(number) {
-            prefetch_at(replies);
-        }
-        number
+        Some(Reached { line, number })
     }
 
     /// Returns what [`find_in`] finds in the neighbour of a bucket that is full.
     #[cold]
     #[inline(never)]
-    fn find_in_neighbour(&self, own: &[AtomicU64; WAYS], hash: u64) -> u32 {
+    fn find_in_neighbour(&self, HashBucket(own): &HashBucket, hash: u64) -> u32 {
         if own.iter().any(|way| way.load(Ordering::Relaxed) == 0) {
             return NO_LINE;
         }
         match self.bucket(neighbour(self.place(hash))) {
-            Some(HashBucket(ways)) => find_in(ways, hash),
+            Some(bucket) => find_in(bucket, hash),
             None => NO_LINE,
         }
     }
@@ -783,13 +806,12 @@ impl Established {
     #[inline(always)]
     pub fn follow(
         &self,
-        number: u32,
+        Reached { line, number }: Reached<'_>,
         tuple: Short,
         addresses: Option<[Address; 2]>,
         segment: impl FnOnce() -> Option<Segment>,
         asking: Asking,
     ) -> Option<Settled> {
-        let line = self.line(number)?;
         let expires = line.expires.load(Ordering::Relaxed);
         let (words, version) = line.versioned().read()?;
         let [ends, rest, timeout, mark, high, low] = words;
@@ -915,8 +937,8 @@ mod tests {
             replies: None,
         };
         let found = |number: u32| {
-            let line = all.find(hash(number), false);
-            let settled = all.follow(line, content(number).tuple, None, || None, asking(10));
+            let follow = |line| all.follow(line, content(number).tuple, None, || None, asking(10));
+            let settled = all.find(hash(number), false).and_then(follow);
             settled.is_some_and(|settled| {
                 assert_eq!(
                     (settled.mark(), settled.label()),
@@ -954,7 +976,7 @@ mod tests {
         // Entries of buckets that were in use before the index grew are dead.
         let dead = |way: &AtomicU64| {
             let entry = way.load(Ordering::Relaxed);
-            entry == 0 || all.find(entry >> 32, false) == NO_LINE
+            entry == 0 || all.find(entry >> 32, false).is_none()
         };
         assert!(ways.all(dead));
         assert_eq!(all.count.get(0), 0);
@@ -965,8 +987,12 @@ mod tests {
     #[test]
     fn a_full_bucket_has_a_neighbour() {
         let all = Established::new();
-        let line = |number: u64| all.find(number << 8 | 6, false);
         let hash = |number: u64| number << 8 | 6;
+        all.take();
+        let line = |number: u64| {
+            let found = all.find(hash(number), false);
+            found.map_or(NO_LINE, |reached| reached.number)
+        };
         let all_of = |place: u32| {
             let HashBucket(ways) = all.bucket(place).unwrap();
             let entries = ways.iter().map(|way| way.load(Ordering::Relaxed));
@@ -1042,7 +1068,9 @@ mod tests {
         let state = |key: &Key| {
             let tuple = Short::digest(key).unwrap();
             let addresses = Some(key.addresses);
-            let settled = all.follow(line, tuple, addresses, || None, asking(10))?;
+            let reached = all.find(77, false)?;
+            assert_eq!(reached.number, line);
+            let settled = all.follow(reached, tuple, addresses, || None, asking(10))?;
             Some(settled.state() & state::REPLY != 0)
         };
         assert_eq!(state(&ours), Some(false));

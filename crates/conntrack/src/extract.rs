@@ -114,66 +114,12 @@ fn ipv6(bytes: &[u8]) -> Option<Result<Network, Counter>> {
     }))
 }
 
-/// What a header of IPv4 begins with that has no options and is of no fragment, as words lie in
-/// memory: bits that count, and their values.
-const WHOLE: [u64; 2] = [
-    u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]),
-    u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]),
-];
-
-/// Returns bytes of a header, read at once where the place is known when this is compiled: as an
-/// array filled byte by byte they would be put together in memory.
-#[inline(always)]
-fn part<const N: usize>(header: &[u8; IPV4_LEN + 8], at: usize) -> [u8; N] {
-    *header[at..].first_chunk().expect("within the header")
-}
-
 /// Reads the tuple of packets that most are, IPv4 with UDP or TCP in one piece. None for all
 /// others, and for those that are not sound.
 #[inline(always)]
 pub(crate) fn common<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<Short> {
-    let (start, end) = (usize::from(layers.l3), layers.end as usize);
-    let packet = frame.head().get(start..end)?;
-    let (headers, _) = packet.split_first_chunk::<{ IPV4_LEN + 8 }>()?;
-    let word = |at: usize| u64::from_ne_bytes(part(headers, at));
-    let half = |at: usize| u32::from_ne_bytes(part(headers, at));
-    // The header's words; the last of them is the destination address.
-    let (first, second, last) = (word(0), word(8), half(16));
-    if first & WHOLE[0] != WHOLE[1] || layers.l4 != layers.l3 + IPV4_LEN as u16 {
-        return None;
-    }
-    if !checksum::is_sound(checksum::halves(first) + checksum::halves(second) + u64::from(last)) {
-        return None;
-    }
-    let (protocol, segment) = (headers[9], &packet[IPV4_LEN..]);
-    let unsummed = match protocol {
-        UDP => {
-            let length = usize::from(u16::from_be_bytes([headers[24], headers[25]]));
-            if length < 8 || length > segment.len() {
-                return None;
-            }
-            headers[26..] == [0, 0]
-        }
-        TCP => {
-            let length = usize::from(segment.get(12)? >> 4) * 4;
-            if length < TCP_LEN || length > segment.len() {
-                return None;
-            }
-            false
-        }
-        _ => return None,
-    };
-    if !unsummed && !is_summed(frame) {
-        // Addresses and transport header lie one behind the other, as in the pseudo header.
-        let rest = [u16::from(protocol).to_be(), (segment.len() as u16).to_be()];
-        let rest = u64::from(rest[0]) + u64::from(rest[1]);
-        if !checksum::is_sound(checksum::native_sum(&packet[12..]) + rest) {
-            return None;
-        }
-    }
-    let ports = u32::from_be(half(20));
-    let both = ports >> 16 != 0 && ports & 0xffff != 0;
-    both.then(|| Short::new(u64::from_be(word(12)), ports, zone, protocol))
+    let short = Short::read(packet::tuple::read(frame, layers), zone);
+    (short != Short::NONE).then_some(short)
 }
 
 /// Whether a packet's checksum is known to be right, or has not been made yet.

@@ -43,7 +43,7 @@ pub use counters::{Counter, Counters};
 pub use established::{Ends, Settled};
 pub use manage::{Connection, Cursor, Filter, Flow, Part};
 pub use nat::{Direction, Nat, Range, Translation};
-pub use request::{Coming, Earlier, Helper, Masked, Request, Told, Tracked, Tuple};
+pub use request::{Answers, Coming, Earlier, Helper, Masked, Request, Tracked, Tuple};
 pub use tcp::{Peer, TcpInfo, TcpState};
 pub use timeouts::{Policy, Timeout};
 pub use tracker::{DEFAULT_LIMIT, Tracker};

@@ -140,11 +140,12 @@ pub struct Coming<'a, F> {
     pub zone: u16,
 }
 
-/// The answer for a packet of a burst.
-#[derive(Clone, Copy, Debug)]
-pub enum Told<'a> {
-    /// As most packets of established connections.
-    Settled(&'a Settled),
-    /// Anything else.
-    Other(&'a Tracked),
+/// Takes the answers for packets of a burst, in their order, each with the number of its packet.
+pub trait Answers {
+    /// Takes that of a packet of an established connection, as most are. To be inlined, so that the
+    /// answer is not written to memory.
+    fn settled(&mut self, number: usize, settled: &Settled);
+
+    /// Takes any other.
+    fn other(&mut self, number: usize, tracked: &Tracked);
 }

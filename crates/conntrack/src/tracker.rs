@@ -7,11 +7,13 @@
 use crate::alg::{self, Expectations, Expected, Rewrite};
 use crate::connection::{Conn, Update};
 use crate::counters::{Counter, Counters};
-use crate::established::{Asking, Established, Hashes, NO_LINE, Settled, Short};
+use crate::established::{
+    Asking, Established, HashBucket, Hashes, NO_LINE, Reached, Settled, Short,
+};
 use crate::extract::{self, Packet, Read};
 use crate::key::{Key, Secret};
 use crate::nat::{self, Translation};
-use crate::request::{Coming, Earlier, Request, Told, Tracked};
+use crate::request::{Answers, Coming, Earlier, Request, Tracked};
 use crate::shard::{Found, HalfOpen, Removed, Shard};
 use crate::state;
 use crate::stripes::{Bounded, Zones};
@@ -19,6 +21,7 @@ use crate::timeouts::Policies;
 use crossbeam_utils::CachePadded;
 use packet::Frame;
 use packet::parse::Layers;
+use packet::tuple::{self, ShortTuple};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -87,6 +90,16 @@ enum Followed {
 
 /// Packets that are looked up together.
 const BURST: usize = 64;
+
+/// Where the line of a packet's connection may be found.
+#[derive(Clone, Copy)]
+enum Known<'t> {
+    Nothing,
+    /// In this bucket, by this hash.
+    Hash(&'t HashBucket, u64),
+    /// It is that of the packet so many before, which has the same tuple.
+    Same(usize),
+}
 
 /// A packet with what is asked for it.
 #[derive(Clone, Copy)]
@@ -236,7 +249,7 @@ impl Tracker {
             let short = extract::common(frame, layers, request.zone);
             read = Read::Common(short);
             if let Some(short) = short
-                && let line = self
+                && let Some(line) = self
                     .established
                     .find(short.hash(self.secret), short.is_tcp())
                 && let Some(settled) = self.read(frame, layers, short, line, asking)
@@ -274,12 +287,9 @@ impl Tracker {
         frame: &F,
         layers: &Layers,
         short: Short,
-        line: u32,
+        line: Reached<'_>,
         asking: Asking,
     ) -> Option<Settled> {
-        if line == NO_LINE {
-            return None;
-        }
         let segment = || extract::segment(frame, layers);
         self.established.follow(line, short, None, segment, asking)
     }
@@ -294,10 +304,7 @@ impl Tracker {
         asking: Asking,
     ) -> Option<Tracked> {
         let (tuple, hash) = (Short::digest(key)?, self.secret.hash(key));
-        let line = self.established.find(hash, tuple.is_tcp());
-        if line == NO_LINE {
-            return None;
-        }
+        let line = self.established.find(hash, tuple.is_tcp())?;
         let (addresses, segment) = (Some(key.addresses), || extract::segment(frame, layers));
         let settled = (self.established).follow(line, tuple, addresses, segment, asking)?;
         Some(settled.tracked_by(key))
@@ -344,93 +351,126 @@ impl Tracker {
     }
 
     /// [`Tracker::track_again`] for packets of a burst, in their order, of which the same is asked
-    /// but for the zone. Fastest for up to 64. Calls `answer` with each packet's number and what is
-    /// said of it.
+    /// but for the zone. Fastest for up to 64. Tells `answers` what is said of each packet.
     pub fn track_burst<'f, F: Frame + 'f>(
         &self,
         packets: impl Iterator<Item = Coming<'f, F>> + Clone,
         request: &Request<'_>,
         now_ms: u64,
-        mut answer: impl FnMut(usize, Told<'_>),
+        answers: &mut impl Answers,
     ) {
         // Each stage has the memory fetched that the next one reads. What a stage finds out lies in
         // lists of single words: a structure of smaller parts would be read by wider words than it
         // has been written by, for which the processor waits.
+        let mut tuples = [ShortTuple::NONE; BURST];
+        let of_packet = |coming: Coming<'f, F>| (coming.frame, coming.layers);
+        let read = tuple::read_burst(packets.clone().map(of_packet), &mut tuples);
         let mut shorts = [Short::NONE; BURST];
-        let mut hashes = [0; BURST];
-        let read = self.read_burst(packets.clone(), request, &mut shorts, &mut hashes);
-        let mut lines = [NO_LINE; BURST];
-        self.find_burst(&shorts[..read], &hashes[..read], &mut lines);
+        let mut known = [Known::Nothing; BURST];
+        let tuples = &tuples[..read];
+        self.hash_burst(tuples, packets.clone(), request, &mut shorts, &mut known);
+        let mut lines = [None; BURST];
+        self.find_burst(&shorts[..read], &known[..read], &mut lines);
         let asking = self.asking(request, now_ms);
         for (at, coming) in packets.enumerate() {
-            let (frame, layers) = (coming.frame, &coming.layers);
-            let line = lines.get(at).copied().unwrap_or(NO_LINE);
+            let number = coming.number;
             let short = shorts[at % BURST];
-            if line != NO_LINE
-                && let Some(settled) = self.read(frame, layers, short, line, asking)
+            if let Some(line) = lines.get(at).copied().flatten()
+                && let Some(settled) = self.read(coming.frame, &coming.layers, short, line, asking)
             {
-                answer(coming.number, Told::Settled(&settled));
+                answers.settled(number, &settled);
                 continue;
             }
-            let mut wide = None;
-            if short == Short::NONE
-                && may_read(request, coming.earlier, coming.zone)
-                && let Some(key) = extract::common_wide(frame, layers, coming.zone)
-            {
-                if let Some(tracked) = self.read_wide(frame, layers, &key, asking) {
-                    answer(coming.number, Told::Other(&tracked));
-                    continue;
-                }
-                wide = Some(key);
-            }
-            let request = Request {
-                zone: coming.zone,
-                ..*request
-            };
-            let read = match (wide, at < BURST) {
-                (Some(key), _) => Read::Wide(key),
-                (None, true) => Read::Common((short != Short::NONE).then_some(short)),
-                (None, false) => Read::Nothing,
-            };
-            let tracked = self.answer(frame, layers, read, coming.earlier, &request, now_ms);
-            answer(coming.number, Told::Other(&tracked));
+            let short = (at < BURST).then_some(short);
+            answers.other(number, &self.answer_coming(coming, short, request, asking));
         }
     }
 
-    /// Reads the tuples of a burst's first packets, with their hashes where they may go by lines,
-    /// and returns for how many. Not inlined, so that what its loop needs stays in registers.
+    /// Answers for a packet of a burst that no line is known for; `short` is what has been read of
+    /// it, if anything has. Takes it by value, so that it need not lie in memory before.
     #[inline(never)]
-    fn read_burst<'f, F: Frame + 'f>(
+    fn answer_coming<F: Frame>(
         &self,
+        coming: Coming<'_, F>,
+        short: Option<Short>,
+        request: &Request<'_>,
+        asking: Asking,
+    ) -> Tracked {
+        let (frame, layers) = (coming.frame, &coming.layers);
+        let request = Request {
+            zone: coming.zone,
+            ..*request
+        };
+        let read = match short {
+            None => Read::Nothing,
+            Some(Short::NONE) if may_read(&request, coming.earlier, coming.zone) => {
+                match extract::common_wide(frame, layers, coming.zone) {
+                    Some(key) => match self.read_wide(frame, layers, &key, asking) {
+                        Some(tracked) => return tracked,
+                        None => Read::Wide(key),
+                    },
+                    None => Read::Common(None),
+                }
+            }
+            Some(Short::NONE) => Read::Common(None),
+            Some(short) => Read::Common(Some(short)),
+        };
+        self.answer(frame, layers, read, coming.earlier, &request, asking.now_ms)
+    }
+
+    /// Finds out where to look for the lines of a burst's first packets, if they may go by these;
+    /// what has been read of them becomes `shorts`. Not inlined, so that what its loop needs stays
+    /// in registers.
+    #[inline(never)]
+    fn hash_burst<'t, 'f, F: Frame + 'f>(
+        &'t self,
+        tuples: &[ShortTuple],
         packets: impl Iterator<Item = Coming<'f, F>>,
         request: &Request<'_>,
         shorts: &mut [Short; BURST],
-        hashes: &mut [u64; BURST],
-    ) -> usize {
+        known: &mut [Known<'t>; BURST],
+    ) {
         let (only_asks, secret, index) = (request.only_asks(), self.secret, &*self.established);
-        let mut read = 0;
-        for ((short, hash), coming) in shorts.iter_mut().zip(hashes).zip(packets) {
-            read += 1;
-            let Some(found) = extract::common(coming.frame, &coming.layers, coming.zone) else {
+        // Those of the last packets that may go by lines, or had no tuple.
+        let mut before = [Short::NONE; 2];
+        let all = shorts.iter_mut().zip(known).zip(tuples).zip(packets);
+        for (((short, known), tuple), coming) in all {
+            *short = Short::read(*tuple, coming.zone);
+            let may_read = only_asks && is_new_to(coming.earlier, coming.zone);
+            if *short == Short::NONE || !may_read {
+                before = [Short::NONE, before[0]];
                 continue;
-            };
-            *short = found;
-            if only_asks && is_new_to(coming.earlier, coming.zone) {
-                *hash = found.hash(secret);
-                index.prefetch(*hash);
             }
+            *known = if *short == before[0] {
+                Known::Same(1)
+            } else if *short == before[1] {
+                Known::Same(2)
+            } else {
+                let hash = short.hash(secret);
+                match index.fetch_bucket(hash) {
+                    Some(bucket) => Known::Hash(bucket, hash),
+                    None => Known::Nothing,
+                }
+            };
+            before = [*short, before[0]];
         }
-        read
     }
 
-    /// Finds the lines that may be those of packets, by their hashes; 0 is none.
+    /// Finds the lines that may be those of packets.
     #[inline(never)]
-    fn find_burst(&self, shorts: &[Short], hashes: &[u64], lines: &mut [u32; BURST]) {
+    fn find_burst<'t>(
+        &'t self,
+        shorts: &[Short],
+        known: &[Known<'t>],
+        lines: &mut [Option<Reached<'t>>; BURST],
+    ) {
         let index = &*self.established;
-        for ((line, short), hash) in lines.iter_mut().zip(shorts).zip(hashes) {
-            if *hash != 0 {
-                *line = index.find(*hash, short.is_tcp());
-            }
+        for (at, (short, known)) in shorts.iter().zip(known).enumerate() {
+            lines[at % BURST] = match *known {
+                Known::Hash(bucket, hash) => index.find_in_bucket(bucket, hash, short.is_tcp()),
+                Known::Same(before) => lines[at.wrapping_sub(before) % BURST],
+                Known::Nothing => None,
+            };
         }
     }
 

@@ -1,8 +1,8 @@
 //! Packets that go by a line, without a shard's lock, are answered as others are.
 
 use conntrack::{
-    Coming, Cursor, Direction, Earlier, Filter, Masked, Nat, Policy, Range, Request, Timeout, Told,
-    Tracker,
+    Answers, Coming, Cursor, Direction, Earlier, Filter, Masked, Nat, Policy, Range, Request,
+    Settled, Timeout, Tracked, Tracker,
 };
 use packet::build::Builder;
 use packet::frame::Offload;
@@ -10,6 +10,26 @@ use packet::parse::{Layers, parse_frame};
 use packet::{FlowKey, Frame, HeapFrame, WordSet};
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
+
+/// The answers for a burst, whose packets are numbered from 0 on.
+#[derive(Default)]
+struct Given {
+    all: Vec<Tracked>,
+    /// How many were read from lines.
+    by_line: usize,
+}
+
+impl Answers for Given {
+    fn settled(&mut self, number: usize, settled: &Settled) {
+        self.by_line += 1;
+        self.other(number, &settled.tracked());
+    }
+
+    fn other(&mut self, number: usize, tracked: &Tracked) {
+        assert_eq!(number, self.all.len());
+        self.all.push(*tracked);
+    }
+}
 
 /// What is done in a step.
 #[derive(Clone, Copy, Debug)]
@@ -211,6 +231,7 @@ fn check(steps: &[Step]) {
     let mut policies = [Policy::default(), Policy::default()];
     let mut next = [[1000_u32, 5_000_000]; CONNECTIONS as usize];
     let mut now = 1_000_000;
+    let mut before = None;
     for (number, step) in steps.iter().enumerate() {
         match *step {
             Step::Packet {
@@ -266,32 +287,36 @@ fn check(steps: &[Step]) {
                     },
                     ..Request::default()
                 };
-                // Some packets come twice in a burst.
-                let copies = if length % 3 == 0 { 2 } else { 1 };
-                let mut answers = Vec::new();
-                let burst = (0..copies).map(|number| Coming {
+                // Bursts of the packet alone, several times, and in turns with the one before.
+                let own = &(frame, layers);
+                let other = before.as_ref().unwrap_or(own);
+                let burst: &[_] = match length % 6 {
+                    0 | 1 => &[own],
+                    2 => &[own, own, own],
+                    3 => &[other, own],
+                    4 => &[own, other, own, other],
+                    _ => &[other, other, own, own, other, own],
+                };
+                let mut answers = Given::default();
+                let packets = burst.iter().enumerate();
+                let packets = packets.map(|(number, (frame, layers))| Coming {
                     number,
-                    frame: &frame,
-                    layers,
+                    frame,
+                    layers: *layers,
                     earlier: Earlier::default(),
                     zone: request.zone,
                 });
-                trackers[0].track_burst(burst, &request, now, |number, told| {
-                    assert_eq!(number, answers.len());
-                    answers.push(match told {
-                        Told::Settled(settled) => settled.tracked(),
-                        Told::Other(tracked) => *tracked,
-                    });
-                });
-                let others = (0..copies).map(|_| {
+                trackers[0].track_burst(packets, &request, now, &mut answers);
+                let others = burst.iter().map(|(frame, layers)| {
                     trackers[1].set_policy(0, Some(policies[0]));
-                    trackers[1].track(&frame, &layers, &request, now)
+                    trackers[1].track(frame, layers, &request, now)
                 });
                 assert_eq!(
-                    answers,
+                    answers.all,
                     others.collect::<Vec<_>>(),
                     "step {number}: {step:?}"
                 );
+                before = Some(own.clone());
                 if off == (0, 0) {
                     let more = u32::from(length) + u32::from(flags & (SYN | FIN) != 0);
                     let side = &mut next[usize::from(connection)][usize::from(reply)];
@@ -380,11 +405,9 @@ fn established_packets_take_no_lock() {
                 earlier: Earlier::default(),
                 zone: 0,
             });
-            let mut by_line = false;
-            tracker.track_burst(coming, &request, 5, |_, told| {
-                by_line = matches!(told, Told::Settled(_));
-            });
-            by_line
+            let mut answers = Given::default();
+            tracker.track_burst(coming, &request, 5, &mut answers);
+            answers.by_line == 1
         };
         let any = Nat::default();
         assert!(!send(false, SYN, [100, 0], &commit));

@@ -9,10 +9,10 @@ use crate::exec::interpreter::connection::{
     words_of_settled,
 };
 use crate::exec::interpreter::{Burst, Walk};
-use crate::exec::lanes::{Arrival, Lanes};
+use crate::exec::lanes::{Arrival, Lane, Lanes};
 use crate::host::{DropReason, Host};
 use crate::rule::fused::Here;
-use conntrack::{Coming, Earlier, Told, Tracked, Translation};
+use conntrack::{Answers, Coming, Earlier, Settled, Tracked, Translation};
 use packet::edit::{CompiledSet, Rewrite};
 use packet::key::at;
 use packet::{FlowKey, Frame, WordSet};
@@ -112,14 +112,12 @@ impl<F: Frame> Lanes<F> {
             return LaneSet::EMPTY;
         };
         let _stage = stages::enter(stages::Stage::Track, set.len());
-        let (lanes, frames, connections) = (&self.lanes, &self.frames, &mut self.connections);
-        let mut edits = std::mem::take(&mut self.edits);
-        let (mut leaving, again) = (LaneSet::EMPTY, self.tracked);
-        let with_nat = track.request().nat.is_some();
+        let again = self.tracked;
         let mut earlier = [Earlier::default(); LOOKUP_MAX];
         for lane in set.also_in(again).iter() {
-            earlier[lane] = connections.earlier[lane];
+            earlier[lane] = self.connections.earlier[lane];
         }
+        let (lanes, frames) = (&self.lanes, &self.frames);
         let coming = set.iter().filter_map(|lane| {
             Some(Coming {
                 number: lane,
@@ -129,59 +127,18 @@ impl<F: Frame> Lanes<F> {
                 zone: track.zone(&lanes[lane].words),
             })
         });
-        tracker.track_burst(coming, &track.request(), now_ms, |lane, told| {
-            let lane = lane % LOOKUP_MAX;
-            let earlier = match told {
-                Told::Settled(settled) => {
-                    // Only UDP and TCP are settled, so the edits can be made.
-                    if let Some([source, destination]) = settled.translation() {
-                        let (source, destination) = (Some(source), Some(destination));
-                        edits.extend(edit(settled.protocol(), source, destination).zip(Some(lane)));
-                    }
-                    connections.show_settled(
-                        lane,
-                        match continues {
-                            true => words_of_settled(settled),
-                            false => [0; SETTLED_WORDS],
-                        },
-                    );
-                    settled.earlier(with_nat)
-                }
-                Told::Other(tracked) if tracked.rewrite.is_some() => {
-                    leaving = leaving.union(LaneSet::one(lane));
-                    return aside.push((lane, *tracked));
-                }
-                Told::Other(tracked) => {
-                    if !tracked.translation.is_empty() {
-                        let protocol = lanes[lane].mini_key()[at::IP_PROTO / 8];
-                        match edit_by(
-                            &tracked.translation,
-                            protocol.to_ne_bytes()[at::IP_PROTO % 8],
-                        ) {
-                            Some(rewrite) => edits.push((rewrite, lane)),
-                            None => {
-                                leaving = leaving.union(LaneSet::one(lane));
-                                return aside.push((lane, *tracked));
-                            }
-                        }
-                    }
-                    connections.show(
-                        lane,
-                        match continues {
-                            true => words_of(tracked),
-                            false => [0; CONNECTION_WORDS],
-                        },
-                    );
-                    tracked.earlier(with_nat)
-                }
-            };
-            let before = match again.contains(lane) {
-                true => connections.recirculated[lane],
-                false => 0,
-            };
-            connections.recirculated[lane] = before + u8::from(continues);
-            connections.earlier[lane] = earlier;
-        });
+        let mut taking = Taking {
+            lanes,
+            connections: &mut self.connections,
+            again,
+            continues,
+            with_nat: track.request().nat.is_some(),
+            leaving: LaneSet::EMPTY,
+            edits: std::mem::take(&mut self.edits),
+            aside,
+        };
+        tracker.track_burst(coming, &track.request(), now_ms, &mut taking);
+        let (leaving, mut edits) = (taking.leaving, taking.edits);
         for (rewrite, lane) in edits.drain(..) {
             self.lanes[lane].rewrite(&mut self.frames[lane], &rewrite);
         }
@@ -201,6 +158,81 @@ impl<F: Frame> Lanes<F> {
             }
             self.connections.show_settled(lane, [0; SETTLED_WORDS]);
         }
+    }
+}
+
+/// Takes the tracker's answers for lanes.
+struct Taking<'a> {
+    lanes: &'a [Lane; LOOKUP_MAX],
+    connections: &'a mut Connections,
+    /// Lanes that have been tracked before.
+    again: LaneSet,
+    /// Whether lanes show their connections now.
+    continues: bool,
+    with_nat: bool,
+    /// Lanes that become walks, and the answers for these.
+    leaving: LaneSet,
+    aside: &'a mut Vec<(usize, Tracked)>,
+    /// Translations, by lane.
+    edits: Vec<(Rewrite, usize)>,
+}
+
+impl Taking<'_> {
+    /// Remembers what the lookup said.
+    #[inline(always)]
+    fn note(&mut self, lane: usize, earlier: Earlier) {
+        let before = match self.again.contains(lane) {
+            true => self.connections.recirculated[lane],
+            false => 0,
+        };
+        self.connections.recirculated[lane] = before + u8::from(self.continues);
+        self.connections.earlier[lane] = earlier;
+    }
+
+    fn leave(&mut self, lane: usize, tracked: &Tracked) {
+        self.leaving = self.leaving.union(LaneSet::one(lane));
+        self.aside.push((lane, *tracked));
+    }
+}
+
+impl Answers for Taking<'_> {
+    #[inline(always)]
+    fn settled(&mut self, lane: usize, settled: &Settled) {
+        let lane = lane % LOOKUP_MAX;
+        // Only UDP and TCP are settled, so the edits can be made.
+        if let Some([source, destination]) = settled.translation() {
+            let (source, destination) = (Some(source), Some(destination));
+            let edit = edit(settled.protocol(), source, destination);
+            self.edits.extend(edit.zip(Some(lane)));
+        }
+        let words = match self.continues {
+            true => words_of_settled(settled),
+            false => [0; SETTLED_WORDS],
+        };
+        self.connections.show_settled(lane, words);
+        self.note(lane, settled.earlier(self.with_nat));
+    }
+
+    #[inline(never)]
+    fn other(&mut self, lane: usize, tracked: &Tracked) {
+        let lane = lane % LOOKUP_MAX;
+        if tracked.rewrite.is_some() {
+            return self.leave(lane, tracked);
+        }
+        if !tracked.translation.is_empty() {
+            let protocol = self.lanes[lane].mini_key()[at::IP_PROTO / 8];
+            let protocol = protocol.to_ne_bytes()[at::IP_PROTO % 8];
+            match edit_by(&tracked.translation, protocol) {
+                Some(rewrite) => self.edits.push((rewrite, lane)),
+                None => return self.leave(lane, tracked),
+            }
+        }
+        let words = match self.continues {
+            true => words_of(tracked),
+            false => [0; CONNECTION_WORDS],
+        };
+        self.connections.show(lane, words);
+        self.note(lane, tracked.earlier(self.with_nat));
     }
 }
 
