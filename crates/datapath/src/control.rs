@@ -36,7 +36,7 @@ use crate::shape::room::Room;
 use crate::snapshot::{
     Behind, BridgeParts, BridgeState, PortState, Published, Snapshot, TakenCycles,
 };
-use crate::tunnel::{OptionsOf, TunnelPort, TunnelSpec};
+use crate::tunnel::{Carries, OptionsOf, TunnelPort, TunnelSpec};
 use crate::vlan::VlanSet;
 use crate::wake::Wake;
 use crate::worker::{Command, Returns, RxPort, Shared};
@@ -693,6 +693,14 @@ impl<F: Frame + 'static> Datapath<F> {
             && mirror_out == 0
             && port.settings.marks.is_empty()
             && port.policing.egress.is_none();
+        let tunnel = match &port.kind {
+            PortBackend::Tunnel(tunnel) => Some(Arc::clone(tunnel)),
+            PortBackend::Device { .. } | PortBackend::Patch { .. } => None,
+        };
+        let only_tunnel = direct && behind == Behind::Tunnel && port.queues.is_empty() && !shaped;
+        let has_one_header = |tunnel: &Arc<TunnelPort>| {
+            !tunnel.reads_packets && tunnel.spec.carries == Carries::Frames
+        };
         PortState {
             id: port.id,
             bridge: port.bridge.slot(),
@@ -701,10 +709,9 @@ impl<F: Frame + 'static> Datapath<F> {
             flags,
             live: !flags.down && !port.settings.no_carrier,
             behind,
-            tunnel: match &port.kind {
-                PortBackend::Tunnel(tunnel) => Some(Arc::clone(tunnel)),
-                PortBackend::Device { .. } | PortBackend::Patch { .. } => None,
-            },
+            one_header: only_tunnel && tunnel.as_ref().is_some_and(has_one_header),
+            tunnel_version: tunnel.as_ref().map_or(0, |tunnel| tunnel.version),
+            tunnel,
             terminates,
             underlay: port.settings.underlay,
             fcf,
@@ -713,7 +720,7 @@ impl<F: Frame + 'static> Datapath<F> {
             mirror_out,
             reserved,
             plain: direct && behind == Behind::Device && port.queues.is_empty() && !shaped,
-            only_tunnel: direct && behind == Behind::Tunnel && port.queues.is_empty() && !shaped,
+            only_tunnel,
             policing: port.policing.clone(),
             shaped,
             monitor: port.monitor.clone(),

@@ -588,15 +588,16 @@ impl PortCell {
     }
 }
 
-/// A port's counters, a cell for each worker.
+/// A port's counters, a cell for each worker. They are here and not behind a further pointer, which
+/// of many ports would mostly not be in a cache.
 pub(crate) struct PortCounters {
-    cells: Box<[CachePadded<PortCell>]>,
+    cells: [CachePadded<PortCell>; MAX_READERS],
 }
 
 impl Default for PortCounters {
     fn default() -> Self {
         PortCounters {
-            cells: (0..MAX_READERS).map(|_| CachePadded::default()).collect(),
+            cells: std::array::from_fn(|_| CachePadded::default()),
         }
     }
 }

@@ -907,12 +907,22 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     }
 
     #[inline(always)]
-    fn prefetch(&self, ports: impl Iterator<Item = PortNo>) {
-        if self.bridge.many_tunnels {
-            for port in ports.filter_map(|number| self.bridge.port(number)) {
-                self.prefetch_port(port);
-            }
+    fn sends_together(&self, ports: impl Iterator<Item = (usize, PortNo)> + Clone) -> u64 {
+        match self.bridge.many_tunnels {
+            true => self.find_tunnels(ports),
+            false => 0,
         }
+    }
+
+    #[inline(always)]
+    fn output_each(
+        &mut self,
+        in_port: PortNo,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = (PortNo, F)>,
+    ) {
+        self.queue = None;
+        self.send_each_by_tunnel(in_port, mirrored, frames);
     }
 
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use underlay::Device;
 
 /// Port numbers below this are found by index, others by hash.
-const DENSE: u32 = 1024;
+const DENSE: u32 = 1 << 14;
 
 /// With more tunnels than these, workers prefetch what they need of a burst's ports.
 const MANY_TUNNELS: usize = 16;
@@ -73,6 +73,11 @@ pub(crate) struct PortState {
     pub shaped: bool,
     /// Whether it is a tunnel, and nothing else has to be checked before sending.
     pub only_tunnel: bool,
+    /// Whether it is such a tunnel, and frames' metadata do not affect how it sends: all of them
+    /// get the same header, but for what depends on their contents.
+    pub one_header: bool,
+    /// [`TunnelPort::version`] of the tunnel, if the port is one, else 0.
+    pub tunnel_version: u64,
     /// Whether it is a device, and only its queues have to be checked before sending.
     pub only_shaped: bool,
     pub queues: Queues,

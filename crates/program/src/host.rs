@@ -179,10 +179,26 @@ pub trait Host<F: Frame> {
         self.output_run(in_port, port, mirrored, &mut frames.drain(..));
     }
 
-    /// Prefetches what sending to these ports reads, where that is worth it.
+    /// Returns which of these places' ports, bits by the places (below 64), are of many to which
+    /// the host sends frames together ([`Host::output_each`]), and prefetches what that reads.
     #[inline(always)]
-    fn prefetch(&self, ports: impl Iterator<Item = PortNo>) {
+    fn sends_together(&self, ports: impl Iterator<Item = (usize, PortNo)> + Clone) -> u64 {
         drop(ports);
+        0
+    }
+
+    /// Like [`Host::output_run`] for each of these frames, in this order, to ports that
+    /// [`Host::sends_together`] has named. `in_port` is `PortNo::MAX` where they came by several
+    /// ports, none by the one that it is sent to.
+    fn output_each(
+        &mut self,
+        in_port: PortNo,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = (PortNo, F)>,
+    ) {
+        for (port, frame) in frames {
+            self.output_run(in_port, port, mirrored, &mut std::iter::once(frame));
+        }
     }
 
     /// Sends a frame out of every port but the ingress one; if `flood`, not out of ports marked

@@ -293,9 +293,14 @@ struct HeaderKey {
 }
 
 /// A header, and the bridge in which packets with it continue.
+#[repr(align(64))] // in as few cache lines as possible
 struct Prepared {
     header: Header,
     device: BridgeId,
+    /// As in the tunnel's options; the key is that of packets without metadata.
+    id: u64,
+    tos: Option<u8>,
+    ttl: Option<u8>,
     /// Longer frames, with the header, are fragmented to fit `mtu` bytes of IP.
     longest: usize,
     mtu: usize,
@@ -333,6 +338,30 @@ const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 const REMEMBERED: usize = 2048;
 
 impl Prepared {
+    /// Puts the header in front of a frame of the common kinds. Returns false, and changes nothing,
+    /// for others.
+    #[inline(always)]
+    fn push_quick(
+        &self,
+        frame: &mut impl Frame,
+        id: u64,
+        secret: &Keyed,
+        options: GeneveOptions<'_>,
+    ) -> bool {
+        let length = self.header.header_len() + options.bytes().len();
+        if !self.header.is_quick() || frame.len() + length > self.longest {
+            return false;
+        }
+        let Some(InnerFlow { tos, ttl, hash }) = InnerFlow::of(frame, secret) else {
+            return false;
+        };
+        let (tos, ttl) = (
+            outer_tos(self.tos, Some(tos)),
+            outer_ttl(self.ttl, Some(ttl)),
+        );
+        (self.header).push_quick(frame, id, tos, ttl, hash, options)
+    }
+
     /// Keeps the next hop from ageing.
     #[inline(always)]
     fn touch(&self) {
@@ -348,6 +377,13 @@ struct Run<F> {
     device: Option<BridgeId>,
     /// Their bytes without headers.
     bytes: u64,
+}
+
+/// The same for frames that go by several tunnels: the port of each, and its bytes without header.
+struct RunOfEach<'a, F> {
+    frames: Vec<F>,
+    device: Option<BridgeId>,
+    sent: SmallVec<[(&'a PortState, u64); BURST]>,
 }
 
 /// Frames whose outer headers have been read, the slots of the ports that they came for, and what
@@ -703,6 +739,27 @@ impl<F: Frame> Sending<F> {
         within(&mut self.asked, now_ms)
     }
 
+    /// Returns the index of the header of a tunnel whose frames all get the same one, if that has
+    /// been prepared.
+    #[inline(always)]
+    fn fixed_header(&self, snapshot: &Snapshot, port: &PortState) -> Option<u32> {
+        let &(version, place) = self.fixed.get(port.id.slot() as usize)?;
+        let valid = version == port.tunnel_version && self.generation == snapshot.generation();
+        valid.then_some(place)
+    }
+
+    /// Prefetches such a header.
+    #[inline(always)]
+    fn prefetch_header(&self, port: &PortState) {
+        if let Some((_, place)) = self.fixed.get(port.id.slot() as usize)
+            && let Some(prepared) = self.headers.get(*place as usize)
+        {
+            let lines = size_of::<Prepared>() / 64;
+            let from = std::ptr::from_ref(prepared).cast::<[u8; 64]>();
+            (0..lines).for_each(|line| packet::parse::prefetch_at(from.wrapping_add(line)));
+        }
+    }
+
     /// Returns the index of the header for the current packet.
     #[inline]
     fn header(
@@ -832,6 +889,9 @@ fn prepare(
         Ok(header) => Ok(Prepared {
             header,
             device: BridgeId(hop.device),
+            id: tunnel.spec.key_of(&TunnelInfo::default()),
+            tos: tunnel.spec.tos,
+            ttl: tunnel.spec.ttl,
             longest: if cuts { ETHERNET_LEN + mtu } else { usize::MAX },
             mtu,
             next_hop: tunnels.view.neighbour(hop.device, hop.via).cloned(),
@@ -978,18 +1038,7 @@ impl<F: Frame> Forward<'_, F> {
             let header = place.and_then(|place| self.sending.headers.get(place as usize));
             if let Some(prepared) = header
                 && is_common
-                && prepared.header.is_quick()
-                && frame.len() + prepared.header.header_len() + options.bytes().len()
-                    <= prepared.longest
-                && let Some(inner) = InnerFlow::of(&frame, &tunnels.secret)
-                && prepared.header.push_quick(
-                    &mut frame,
-                    id,
-                    outer_tos(spec.tos, Some(inner.tos)),
-                    outer_ttl(spec.ttl, Some(inner.ttl)),
-                    inner.hash,
-                    options,
-                )
+                && prepared.push_quick(&mut frame, id, &tunnels.secret, options)
             {
                 if used != place {
                     used = place;
@@ -1011,6 +1060,112 @@ impl<F: Frame> Forward<'_, F> {
         }
         self.send_run(port, mirrored, &mut run);
         self.sending.run = run.frames;
+    }
+
+    /// Returns which of these places' ports, bits by the places, are tunnels whose frames all get
+    /// the same header, and prefetches what sending to these reads.
+    #[inline(never)]
+    pub fn find_tunnels(&self, ports: impl Iterator<Item = (usize, PortNo)> + Clone) -> u64 {
+        for port in (ports.clone()).filter_map(|(_, number)| self.bridge.port(number)) {
+            packet::parse::prefetch_at(&raw const port.id);
+            packet::parse::prefetch_at(&raw const port.counters);
+        }
+        let mut found = 0;
+        for (place, number) in ports {
+            if let Some(port) = self.bridge.port(number)
+                && port.one_header
+            {
+                found |= 1 << (place % BURST);
+                port.counters.prefetch(self.worker);
+                self.sending.prefetch_header(port);
+            }
+        }
+        found
+    }
+
+    /// Sends frames by tunnels whose frames all get the same header, each by that with its number.
+    /// `in_port` as for [`program::host::Host::output_each`].
+    #[inline(never)]
+    pub fn send_each_by_tunnel(
+        &mut self,
+        in_port: PortNo,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = (PortNo, F)>,
+    ) {
+        let _stage = stages::enter(Stage::Tunnel, frames.size_hint().0);
+        self.sending.said.clear();
+        let (bridge, snapshot) = (self.bridge, self.snapshot);
+        let mut run = RunOfEach {
+            frames: std::mem::take(&mut self.sending.run),
+            device: None,
+            sent: SmallVec::new(),
+        };
+        for (number, mut frame) in frames {
+            let port = match bridge.port(number) {
+                None => {
+                    self.cell.drop(DropReason::UnknownPort, 1);
+                    continue;
+                }
+                Some(_) if number == in_port => {
+                    self.cell.drop(DropReason::IngressPort, 1);
+                    continue;
+                }
+                Some(port) => port,
+            };
+            let (Some(tunnel), Some(tunnels)) = (&port.tunnel, snapshot.tunnels.as_deref()) else {
+                self.cell.drop(DropReason::TunnelNoRoute, 1);
+                continue;
+            };
+            let place = match self.sending.fixed_header(snapshot, port) {
+                None => (self.sending.header(snapshot, port.id.slot(), tunnel, 0)).ok(),
+                place => place,
+            };
+            let length = frame.len() as u64;
+            if let Some(prepared) = place.and_then(|at| self.sending.headers.get(at as usize))
+                && prepared.push_quick(
+                    &mut frame,
+                    prepared.id,
+                    &tunnels.secret,
+                    GeneveOptions::NONE,
+                )
+            {
+                prepared.touch();
+                if run.device != Some(prepared.device) {
+                    let device = prepared.device;
+                    self.send_run_of_each(mirrored, &mut run);
+                    run.device = Some(device);
+                }
+                run.sent.push((port, length));
+                run.frames.push(frame);
+                continue;
+            }
+            self.send_run_of_each(mirrored, &mut run);
+            self.send_by_tunnel(port, tunnel, mirrored, frame);
+        }
+        self.send_run_of_each(mirrored, &mut run);
+        self.sending.run = run.frames;
+    }
+
+    /// Passes on frames with their headers, and counts each for its port.
+    fn send_run_of_each(&mut self, mirrored: u32, run: &mut RunOfEach<'_, F>) {
+        let (Some(device), false) = (run.device, run.frames.is_empty()) else {
+            return;
+        };
+        let count = run.frames.len() as u64;
+        match self.pass_on(device, mirrored, run.frames.drain(..)) {
+            Ok(()) => {
+                self.cell.tunnel_sent.add(count);
+                for (port, length) in run.sent.drain(..) {
+                    let counters = port.counters.of(self.worker);
+                    counters.tx_packets.add(1);
+                    counters.tx_bytes.add(length);
+                }
+            }
+            Err(reason) => {
+                run.sent.clear();
+                self.cell.drop(reason, count);
+            }
+        }
     }
 
     /// Passes on frames with their headers, if there are some.
@@ -1035,18 +1190,7 @@ impl<F: Frame> Forward<'_, F> {
         (count, bytes): (u64, u64),
         frames: impl ExactSizeIterator<Item = F>,
     ) {
-        let bridge = self.snapshot.bridge(device.slot());
-        let bridge = bridge.filter(|bridge| bridge.id == device);
-        let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
-            return self.cell.drop(DropReason::TunnelNoRoute, count);
-        };
-        // Within one bridge a mirror gets the packet once.
-        let mirrored = match device == self.bridge.id {
-            true => mirrored,
-            false => 0,
-        };
-        let (slot, depth) = (local.id.slot(), self.depth + 1);
-        match self.patches.push_outer(slot, depth, mirrored, frames) {
+        match self.pass_on(device, mirrored, frames) {
             Ok(()) => {
                 self.cell.tunnel_sent.add(count);
                 let counters = port.counters.of(self.worker);
@@ -1055,6 +1199,27 @@ impl<F: Frame> Forward<'_, F> {
             }
             Err(reason) => self.cell.drop(reason, count),
         }
+    }
+
+    /// Passes frames with headers on to the underlay's bridge. On an error they are gone.
+    fn pass_on(
+        &mut self,
+        device: BridgeId,
+        mirrored: u32,
+        frames: impl ExactSizeIterator<Item = F>,
+    ) -> Result<(), DropReason> {
+        let bridge = self.snapshot.bridge(device.slot());
+        let bridge = bridge.filter(|bridge| bridge.id == device);
+        let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
+            return Err(DropReason::TunnelNoRoute);
+        };
+        // Within one bridge a mirror gets the packet once.
+        let mirrored = match device == self.bridge.id {
+            true => mirrored,
+            false => 0,
+        };
+        let (slot, depth) = (local.id.slot(), self.depth + 1);
+        self.patches.push_outer(slot, depth, mirrored, frames)
     }
 
     /// Sends a frame by a tunnel.
@@ -1342,15 +1507,6 @@ impl<F: Frame> Forward<'_, F> {
                 self.take_fragment(port, tunnels, mirrored, frame)
             }
             Front::Outer(_) | Front::Fragment(_) | Front::Other => Some(frame),
-        }
-    }
-
-    /// Prefetches what sending to a port, or coming in by it, counts and reads.
-    #[inline(always)]
-    pub fn prefetch_port(&self, port: &PortState) {
-        port.counters.prefetch(self.worker);
-        if let Some(tunnel) = &port.tunnel {
-            packet::parse::prefetch_at(Arc::as_ptr(tunnel));
         }
     }
 

@@ -469,11 +469,18 @@ impl<F: Frame> Lanes<F> {
         if count == frames.len() && with_first.len() == count {
             return host.output_burst(arrival.in_port, *first, arrival.mirrored, frames, None);
         }
-        host.prefetch(ports[..count].iter().copied());
+        let each = LaneSet(host.sends_together(ports[..count].iter().copied().enumerate()));
         let mut leaving = Leaving::new(frames, count);
-        let mut taken = leaving.take(with_first);
-        host.output_run(arrival.in_port, *first, arrival.mirrored, &mut taken);
-        drop(taken);
+        if !each.is_empty() {
+            let to = each.iter().map(|lane| ports[lane]);
+            let mut taken = to.zip(leaving.take(each));
+            host.output_each(arrival.in_port, arrival.mirrored, &mut taken);
+        }
+        let with_first = with_first.minus(each);
+        if !with_first.is_empty() {
+            let mut taken = leaving.take(with_first);
+            host.output_run(arrival.in_port, *first, arrival.mirrored, &mut taken);
+        }
         while let Some((port, mut taken)) = leaving.next(ports) {
             host.output_run(arrival.in_port, port, arrival.mirrored, &mut taken);
         }
@@ -493,7 +500,11 @@ impl<F: Frame> Lanes<F> {
     fn flush<H: Host<F>>(&mut self, arrival: Arrival, host: &mut H) {
         let mut rest = std::mem::take(&mut self.sent);
         if self.mixed {
-            host.prefetch(rest.iter().map(|lane| self.ports[lane]));
+            let ports = rest.iter().map(|lane| (lane, self.ports[lane]));
+            let each = LaneSet(host.sends_together(ports));
+            if !each.is_empty() {
+                rest = rest.minus(self.send_each(arrival, host, each));
+            }
         }
         // A local variable, so that its fields stay in registers.
         let mut out = std::mem::take(&mut self.out);
@@ -537,6 +548,21 @@ impl<F: Frame> Lanes<F> {
         }
         self.out = out;
         self.mixed = false;
+    }
+
+    /// Sends lanes together, each to its port, but for those that would go back where they came
+    /// from; returns those that have left.
+    #[inline(never)]
+    fn send_each<H: Host<F>>(&mut self, arrival: Arrival, host: &mut H, each: LaneSet) -> LaneSet {
+        let each = match arrival.in_port {
+            SEVERAL => each.minus(each.those(|lane| self.came_by(lane, self.ports[lane]))),
+            _ => each,
+        };
+        let (ports, frames) = (&self.ports, &mut self.frames);
+        let mut leaving =
+            (each.iter()).filter_map(|lane| Some((ports[lane], frames[lane].take()?)));
+        host.output_each(arrival.in_port, arrival.mirrored, &mut leaving);
+        each
     }
 
     /// Executes a block's edits.

@@ -130,9 +130,14 @@ impl<F: Frame> Lanes<F> {
 
     /// Returns those of these lanes that came in by a port.
     pub(super) fn those_by(&self, set: LaneSet, port: PortNo) -> LaneSet {
-        let came = super::in_port_word(port);
+        set.those(|lane| self.came_by(lane, port))
+    }
+
+    /// Returns whether a lane came in by a port.
+    #[inline(always)]
+    pub(super) fn came_by(&self, lane: usize, port: PortNo) -> bool {
         let mask = crate::classifier::mini_key::PORT_MASK;
-        set.those(|lane| self.lanes[lane].words[0] & mask == came)
+        self.lanes[lane % LOOKUP_MAX].words[0] & mask == super::in_port_word(port)
     }
 }
 
