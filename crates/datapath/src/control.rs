@@ -668,6 +668,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let reserved = mirrors
             .iter()
             .any(|mirror| mirror.output == MirrorOutput::Port(port.id));
+        let mirror_in = if reserved { 0 } else { mirror_in };
         let behind = match port.kind {
             PortBackend::Device { .. } => Behind::Device,
             PortBackend::Patch { .. } => Behind::Patch(self.peer_slot(port)),
@@ -716,7 +717,8 @@ impl<F: Frame + 'static> Datapath<F> {
             underlay: port.settings.underlay,
             fcf,
             urgency: Urgency::of(port.settings.underlay, fcf),
-            mirror_in: if reserved { 0 } else { mirror_in },
+            mirror_in,
+            plain_ingress: mirror_in == 0 && !flags.refuses() && port.policing.ingress.is_none(),
             mirror_out,
             reserved,
             plain: direct && behind == Behind::Device && port.queues.is_empty() && !shaped,

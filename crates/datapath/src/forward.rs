@@ -508,18 +508,19 @@ impl<F: Frame> Patches<F> {
         Ok(())
     }
 
-    /// Passes on a decapsulated frame, which comes in at the bridge of this slot by the tunnel port
-    /// that `arrival` names.
+    /// Passes on decapsulated frames, which come in at the bridge of this slot by the tunnel ports
+    /// that `arrivals`, as many, name.
     pub fn push_inner(
         &mut self,
         bridge: u32,
         depth: u32,
-        frame: F,
-        arrival: Arrival,
+        frames: impl ExactSizeIterator<Item = F>,
+        arrivals: impl ExactSizeIterator<Item = Arrival>,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(bridge, depth, Again::Inner, 0, 0, 1)?;
-        batch.frames.push(frame);
-        batch.arrivals.push(arrival);
+        let batch = self.batch(bridge, depth, Again::Inner, 0, 0, frames.len())?;
+        debug_assert_eq!(frames.len(), arrivals.len());
+        batch.frames.extend(frames);
+        batch.arrivals.extend(arrivals);
         Ok(())
     }
 
@@ -919,9 +920,11 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         &mut self,
         in_port: PortNo,
         mirrored: u32,
+        count: usize,
         frames: &mut impl Iterator<Item = (PortNo, F)>,
     ) {
         self.queue = None;
+        let _stage = stages::enter(Stage::Tunnel, count);
         self.send_each_by_tunnel(in_port, mirrored, frames);
     }
 

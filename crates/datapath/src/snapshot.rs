@@ -38,21 +38,38 @@ pub(crate) enum Behind {
     Tunnel,
 }
 
+/// In this order, so that what is read for each frame that a tunnel's port sends or receives is in
+/// the first cache line: with many tunnels that is mostly not in a cache.
+#[repr(C, align(64))]
 pub(crate) struct PortState {
     pub id: PortId,
     /// The bridge's slot.
     pub bridge: u32,
     pub number: PortNo,
-    pub vlan: VlanConfig,
-    pub flags: PortFlags,
-    /// Whether what is sent there may arrive, as far as the device tells ([`PortState::is_live`]).
-    pub live: bool,
-    pub behind: Behind,
+    /// Whether it is a device, and nothing has to be checked before sending.
+    pub plain: bool,
+    /// Whether it is a tunnel, and nothing else has to be checked before sending.
+    pub only_tunnel: bool,
+    /// Whether it is such a tunnel, and frames' metadata do not affect how it sends: all of them
+    /// get the same header, but for what depends on their contents.
+    pub one_header: bool,
+    /// Whether it is a device, and only its queues have to be checked before sending.
+    pub only_shaped: bool,
+    /// Whether nothing that comes in here is mirrored, refused or policed.
+    pub plain_ingress: bool,
+    /// [`TunnelPort::version`] of the tunnel, if the port is one, else 0.
+    pub tunnel_version: u64,
+    pub counters: Arc<PortCounters>,
     /// The tunnel, if the port is one.
     pub tunnel: Option<Arc<TunnelPort>>,
     /// For an underlay's local port: the device with its addresses, because tunnels' packets may be
     /// sent there.
     pub terminates: Option<Arc<Device>>,
+    pub vlan: VlanConfig,
+    pub flags: PortFlags,
+    /// Whether what is sent there may arrive, as far as the device tells ([`PortState::is_live`]).
+    pub live: bool,
+    pub behind: Behind,
     /// Its monitor, whose packets are taken before the rules.
     pub monitor: Option<Arc<Monitor>>,
     /// Mirrors that select what comes in here, and what goes out, one bit each.
@@ -67,28 +84,18 @@ pub(crate) struct PortState {
     pub urgency: crate::fcf::Urgency,
     /// Whether a mirror sends here, so that nothing else does.
     pub reserved: bool,
-    /// Whether it is a device, and nothing has to be checked before sending.
-    pub plain: bool,
     /// Whether what is sent here waits in queues.
     pub shaped: bool,
-    /// Whether it is a tunnel, and nothing else has to be checked before sending.
-    pub only_tunnel: bool,
-    /// Whether it is such a tunnel, and frames' metadata do not affect how it sends: all of them
-    /// get the same header, but for what depends on their contents.
-    pub one_header: bool,
-    /// [`TunnelPort::version`] of the tunnel, if the port is one, else 0.
-    pub tunnel_version: u64,
-    /// Whether it is a device, and only its queues have to be checked before sending.
-    pub only_shaped: bool,
     pub queues: Queues,
     /// DSCPs written into packets that name a queue, by queue number, ascending.
     pub marks: Vec<(u32, u8)>,
     /// Policers of what is sent there, and of what comes in.
     pub policing: Policing,
-    pub counters: Arc<PortCounters>,
     /// By receive queue, what other workers than the one that serves it spent on its frames.
     pub taken: TakenCycles,
 }
+
+const _: () = assert!(std::mem::offset_of!(PortState, vlan) <= 64);
 
 /// Cycles by receive queue, counted by several workers.
 pub(crate) type TakenCycles = Arc<[CachePadded<AtomicU64>]>;

@@ -227,7 +227,7 @@ impl<F: Frame> Engine<F> {
                 .map(|say| move |index: usize, words: &mut TunnelWords| say(from + index, words));
             let ports = ports.get(done..).unwrap_or_default();
             let begun = match short {
-                true => self.begin_by_tunnels(frames, ports, say.as_mut()),
+                true => self.begin_by_tunnels(&burst, arrival, host, frames, ports, say.as_mut()),
                 false => 0,
             };
             if begun > 0 {

@@ -187,15 +187,17 @@ pub trait Host<F: Frame> {
         0
     }
 
-    /// Like [`Host::output_run`] for each of these frames, in this order, to ports that
+    /// Like [`Host::output_run`] for each of these `count` frames, in this order, to ports that
     /// [`Host::sends_together`] has named. `in_port` is `PortNo::MAX` where they came by several
     /// ports, none by the one that it is sent to.
     fn output_each(
         &mut self,
         in_port: PortNo,
         mirrored: u32,
+        count: usize,
         frames: &mut impl Iterator<Item = (PortNo, F)>,
     ) {
+        let _ = count;
         for (port, frame) in frames {
             self.output_run(in_port, port, mirrored, &mut std::iter::once(frame));
         }

@@ -321,7 +321,7 @@ struct Came {
 }
 
 /// The same for packets over IPv4, and the port's slot.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct CameBefore {
     version: u64,
     addresses: u64,
@@ -332,10 +332,18 @@ struct CameBefore {
     slot: u32,
 }
 
+/// Two of them, in one cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Pair([CameBefore; 2]);
+
+const _: () = assert!(size_of::<Pair>() == 64);
+
 /// Multiplies what packets are found by, to spread it over the places.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Number of results of the search for a port that a worker remembers, a power of two.
-const REMEMBERED: usize = 2048;
+/// Number of results of the search for a port that a worker remembers, a power of two; each is at
+/// one of two neighbouring places, which are one cache line.
+const REMEMBERED: usize = 8192;
 
 impl Prepared {
     /// Puts the header in front of a frame of the common kinds. Returns false, and changes nothing,
@@ -387,10 +395,12 @@ struct RunOfEach<'a, F> {
 }
 
 /// Frames whose outer headers have been read, the slots of the ports that they came for, and what
-/// the headers say.
+/// the headers say; then the same without outer headers, for one bridge.
 struct Staged<F> {
     frames: Vec<(F, u32)>,
     found: Vec<Decapsulated>,
+    bare: Vec<F>,
+    arrivals: Vec<Arrival>,
 }
 
 impl<F> Default for Staged<F> {
@@ -398,6 +408,8 @@ impl<F> Default for Staged<F> {
         Staged {
             frames: Vec::new(),
             found: Vec::new(),
+            bare: Vec::new(),
+            arrivals: Vec::new(),
         }
     }
 }
@@ -420,13 +432,6 @@ impl<F> Staged<F> {
     #[inline(always)]
     fn is_full(&self) -> bool {
         self.frames.len() >= BURST
-    }
-
-    /// Takes all frames out.
-    #[inline(always)]
-    fn take(&mut self) -> impl Iterator<Item = (F, u32, &Decapsulated)> {
-        let frames = self.frames.drain(..).zip(&self.found);
-        frames.map(|((frame, slot), found)| (frame, slot, found))
     }
 }
 
@@ -542,7 +547,7 @@ pub(crate) struct Sending<F> {
     came: Option<(Came, u32)>,
     /// Ports that packets over IPv4 came in by, at places by a hash of what they were found by;
     /// empty before the first.
-    came_before: Vec<CameBefore>,
+    came_before: Vec<Pair>,
     /// Frames of a run, with their headers.
     run: Vec<F>,
     /// Frames whose outer headers have been read.
@@ -644,30 +649,32 @@ impl<F: Frame> Sending<F> {
         let addresses = u64::from(src) << 32 | u64::from(dst);
         // Whoever finds others with the same hash only makes these packets searched for.
         let hash = addresses.wrapping_mul(HASH_FACTOR) ^ id ^ u64::from(port) << 48;
-        let place = (hash.wrapping_mul(HASH_FACTOR) >> 40) as usize % REMEMBERED;
-        let version = tunnels.receivers.version;
-        if let Some(before) = self.came_before.get(place)
-            && before.version == version
-            && (before.addresses, before.id) == (addresses, id)
-            && (before.port, before.kind, before.carries) == (port, kind, carries)
-        {
-            return Some(before.slot);
-        }
-        let slot = (tunnels.receivers).find(kind, port, &found.info, carries)?;
-        let came = CameBefore {
-            version,
+        let pair = (hash.wrapping_mul(HASH_FACTOR) >> 40) as usize % (REMEMBERED / 2);
+        let mut came = CameBefore {
+            version: tunnels.receivers.version,
             addresses,
             id,
             port,
             kind,
             carries,
-            slot,
+            slot: 0,
         };
-        if self.came_before.is_empty() {
-            self.came_before = vec![CameBefore { version: 0, ..came }; REMEMBERED];
+        if let Some(Pair(both)) = self.came_before.get(pair) {
+            for before in both {
+                came.slot = before.slot;
+                if *before == came {
+                    return Some(before.slot);
+                }
+            }
         }
-        self.came_before[place] = came;
-        Some(slot)
+        came.slot = (tunnels.receivers).find(kind, port, &found.info, carries)?;
+        if self.came_before.is_empty() {
+            let none = CameBefore { version: 0, ..came };
+            self.came_before = vec![Pair([none; 2]); REMEMBERED / 2];
+        }
+        let Pair([first, second]) = &mut self.came_before[pair];
+        *second = std::mem::replace(first, came);
+        Some(came.slot)
     }
 
     /// [`Sending::receiver`] for others. Packets of one tunnel mostly come together, so the last
@@ -1067,8 +1074,7 @@ impl<F: Frame> Forward<'_, F> {
     #[inline(never)]
     pub fn find_tunnels(&self, ports: impl Iterator<Item = (usize, PortNo)> + Clone) -> u64 {
         for port in (ports.clone()).filter_map(|(_, number)| self.bridge.port(number)) {
-            packet::parse::prefetch_at(&raw const port.id);
-            packet::parse::prefetch_at(&raw const port.counters);
+            packet::parse::prefetch_at(std::ptr::from_ref(port));
         }
         let mut found = 0;
         for (place, number) in ports {
@@ -1092,7 +1098,6 @@ impl<F: Frame> Forward<'_, F> {
         mirrored: u32,
         frames: &mut impl Iterator<Item = (PortNo, F)>,
     ) {
-        let _stage = stages::enter(Stage::Tunnel, frames.size_hint().0);
         self.sending.said.clear();
         let (bridge, snapshot) = (self.bridge, self.snapshot);
         let mut run = RunOfEach {
@@ -1538,11 +1543,7 @@ impl<F: Frame> Forward<'_, F> {
                 }
             }
             let ended = other.is_none() && !staged.is_full();
-            for (frame, slot, found) in staged.take() {
-                if let Err(reason) = self.arrive_by(slot, frame, found) {
-                    self.cell.drop(reason, 1);
-                }
-            }
+            self.arrive_together(&mut staged);
             drop(stage);
             if let Some(frame) = other
                 && let Some(left) = self.take_tunnelled(port, device, mirrored, frame)
@@ -1734,15 +1735,74 @@ impl<F: Frame> Forward<'_, F> {
     }
 
     /// Makes a frame whose outer headers have been read come in by the tunnel port of this slot.
-    #[inline]
-    fn arrive_by(
-        &mut self,
-        slot: u32,
+    fn arrive_by(&mut self, slot: u32, frame: F, found: &Decapsulated) -> Result<(), DropReason> {
+        let port = self.snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
+        let (frame, arrival) = self.bare(port, frame, found)?;
+        let (frame, arrival) = (std::iter::once(frame), std::iter::once(arrival));
+        (self.patches).push_inner(port.bridge, self.depth + 1, frame, arrival)?;
+        self.cell.tunnel_received.add(1);
+        Ok(())
+    }
+
+    /// Does the same for staged frames; those that are for one bridge come in together.
+    #[inline(always)]
+    fn arrive_together(&mut self, staged: &mut Staged<F>) {
+        let Staged {
+            frames,
+            found,
+            bare,
+            arrivals,
+        } = staged;
+        for (_, slot) in frames.iter() {
+            if let Some(port) = self.snapshot.port(*slot) {
+                port.counters.prefetch(self.worker);
+            }
+        }
+        let mut bridge = 0;
+        for ((frame, slot), found) in frames.drain(..).zip(found.iter()) {
+            let Some(port) = self.snapshot.port(slot) else {
+                self.cell.drop(DropReason::TunnelNoPort, 1);
+                continue;
+            };
+            if port.bridge != bridge {
+                self.push_inner(bridge, bare, arrivals);
+                bridge = port.bridge;
+            }
+            match self.bare(port, frame, found) {
+                Ok((frame, arrival)) => {
+                    bare.push(frame);
+                    arrivals.push(arrival);
+                }
+                Err(reason) => self.cell.drop(reason, 1),
+            }
+        }
+        self.push_inner(bridge, bare, arrivals);
+    }
+
+    /// Makes decapsulated frames come in at a bridge.
+    fn push_inner(&mut self, bridge: u32, frames: &mut Vec<F>, arrivals: &mut Vec<Arrival>) {
+        let count = frames.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let (depth, arrivals) = (self.depth + 1, arrivals.drain(..));
+        match self
+            .patches
+            .push_inner(bridge, depth, frames.drain(..), arrivals)
+        {
+            Ok(()) => self.cell.tunnel_received.add(count),
+            Err(reason) => self.cell.drop(reason, count),
+        }
+    }
+
+    /// Removes the outer headers of a frame that have been read.
+    #[inline(always)]
+    fn bare(
+        &self,
+        port: &PortState,
         mut frame: F,
         found: &Decapsulated,
-    ) -> Result<(), DropReason> {
-        let port = self.snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
-        port.counters.prefetch(self.worker);
+    ) -> Result<(F, Arrival), DropReason> {
         let options = found.options(&frame);
         if !options.bytes().is_empty() {
             let bridge = self.snapshot.bridge(port.bridge);
@@ -1750,9 +1810,12 @@ impl<F: Frame> Forward<'_, F> {
             options.check(map.unwrap_or_default())?;
         }
         let arrival = Arrival {
-            port: slot,
+            port: port.id.slot(),
             info: found.info,
-            options: SmallVec::from_slice(options.bytes()),
+            options: match options.bytes() {
+                [] => SmallVec::new(),
+                bytes => SmallVec::from_slice(bytes),
+            },
         };
         decapsulate(&mut frame, found)?;
         if let Payload::Packet(eth_type) = found.payload
@@ -1761,10 +1824,7 @@ impl<F: Frame> Forward<'_, F> {
         {
             return Err(DropReason::TunnelNoBuffer);
         }
-        self.patches
-            .push_inner(port.bridge, self.depth + 1, frame, arrival)?;
-        self.cell.tunnel_received.add(1);
-        Ok(())
+        Ok((frame, arrival))
     }
 
     /// Tells control of a neighbour that has announced itself, if that was asked for or the limit

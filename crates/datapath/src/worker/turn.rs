@@ -268,10 +268,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             };
         }
         let snapshot = self.snapshot;
-        let is_plain = |port: &&PortState| {
-            let policer = port.policing.ingress.as_deref();
-            port.mirror_in == 0 && !port.flags.refuses() && policer.is_none()
-        };
+        let is_plain = |port: &&PortState| port.plain_ingress;
         let port = |arrival: &Arrival| snapshot.port(arrival.port).filter(is_plain);
         let mut ports: SmallVec<[&PortState; BURST]> = SmallVec::new();
         ports.extend(arrivals.iter().map_while(port));

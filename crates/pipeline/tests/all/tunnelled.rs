@@ -1,6 +1,7 @@
 //! Packets with tunnel metadata, in bursts, compared with the reference and with walks of one
-//! packet each: rules match metadata, copy and write them, and send by them. `SLUICE_CASES` sets
-//! the number of cases, `SLUICE_SEED` the first seed.
+//! packet each: rules match metadata, copy and write them, and send by them. Also packets that came
+//! by many tunnels whose metadata no rule looks at. `SLUICE_CASES` sets the number of cases,
+//! `SLUICE_SEED` the first seed.
 
 use crate::common::generate::Random;
 use crate::common::outside::{Outside, To};
@@ -374,13 +375,194 @@ fn run(seed: u64) -> [usize; 4] {
     [total[0], total[1], total[2], accepted]
 }
 
-#[test]
-fn packets_with_tunnel_metadata_do_what_the_rules_say() {
+/// Returns the first seed, and the number of cases.
+fn cases() -> (u64, u64) {
     let number = |name: &str, default: u64| {
         let text = std::env::var(name).ok();
         text.and_then(|text| text.parse().ok()).unwrap_or(default)
     };
-    let (first, cases) = (number("SLUICE_SEED", 1), number("SLUICE_CASES", 300));
+    (number("SLUICE_SEED", 1), number("SLUICE_CASES", 300))
+}
+
+/// Ports by which packets of [`run_by_ports`] come, more than an exact table needs rules.
+const PORTS: u64 = 100;
+/// The longest burst there: more than are looked up together.
+const LONGEST: u64 = 150;
+
+fn some_port(random: &mut Random) -> PortNo {
+    1 + random.below(PORTS) as u32
+}
+
+/// Generates rules of which most packets meet another one each, by port or address.
+fn rules_by_ports(random: &mut Random) -> Vec<openflow::flow::FlowMod> {
+    let by_port = random.one_in(2);
+    let mut rules = Vec::new();
+    for number in 0..PORTS as u32 {
+        let mut matching = Match::any();
+        if by_port {
+            matching.set_exact(Field::InPortOxm, (1 + number).into());
+        } else {
+            matching.set_exact(Field::EthType, 0x0800);
+            matching.set_exact(Field::Ipv4Dst, (0x0b00_0000 + number).into());
+        }
+        let to = match random.below(4) {
+            // Where it came from, for some.
+            0 => 1 + number,
+            1 => 1 + random.below(6) as u32,
+            _ => some_port(random),
+        };
+        let mut actions = match random.below(6) {
+            0 => vec![set(Field::EthSrc, 7)],
+            1 => vec![Action::DecTtl(vec![0])],
+            _ => Vec::new(),
+        };
+        actions.push(match random.below(12) {
+            0 => Action::Resubmit {
+                in_port: None,
+                table: Some(1),
+                with_ct_orig: false,
+            },
+            _ => output(to),
+        });
+        if random.one_in(12) {
+            continue; // a miss
+        }
+        let mut rule = add(matching, 100);
+        rule.instructions = apply(&actions).into();
+        rules.push(rule);
+    }
+    for priority in [10, 200] {
+        let mut rule = add(
+            fields(&[(Field::EthSrc, 9), (Field::EthType, 0x0800)]),
+            priority,
+        );
+        rule.table = random.below(2) as u8;
+        rule.instructions = apply(&[output(some_port(random))]).into();
+        rules.push(rule);
+    }
+    rules
+}
+
+/// Returns the numbers of packets that left, and of those that would have gone back.
+fn run_by_ports(seed: u64) -> [usize; 2] {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    (0..4).for_each(|_| _ = random.next());
+    let mut switch = Switch::new();
+    switch.program.walk_caches.set_mode(CacheMode::Never);
+    for rule in rules_by_ports(&mut random) {
+        switch.mod10(rule).unwrap();
+    }
+    switch.publish();
+    if !random.one_in(4) {
+        switch.pipeline.shape_now();
+    }
+    if random.one_in(3) {
+        // Some packets then have no verdict.
+        for rule in rules_by_ports(&mut random).into_iter().take(5) {
+            switch.mod10(rule).unwrap();
+        }
+        switch.publish();
+    }
+    let mut total = [0; 2];
+    let mut reader = switch.program.domain.reader().unwrap();
+    switch.program.counters.add_worker(reader.index());
+    let (mut engine, mut alone) = (Engine::new(), Engine::new());
+    for _ in 0..4 {
+        let count = 1 + random.below(LONGEST) as u8;
+        let packets: Vec<(Vec<u8>, PortNo)> = (0..count)
+            .map(|tail| {
+                let to = 0x0b00_0000 + random.below(PORTS + 5) as u32;
+                let from = random.pick(&[4, 4, 4, 9]);
+                let builder = Builder::ethernet([2; 6], [0, 0, 0, 0, 0, from]);
+                let ttl = random.pick(&[1, 64, 64, 64, 64, 64]);
+                let builder = match random.below(12) {
+                    0 => builder.ipv6([1; 16], [2; 16]).udp(1, 2),
+                    1 if random.one_in(4) => builder.mpls(0x5109).ipv4(1, to).udp(1, 2),
+                    _ => {
+                        let builder = builder.ipv4(0x0a00_0001, to);
+                        builder.with_ipv4(|ip| ip.set_ttl(ttl)).udp(1, 2)
+                    }
+                };
+                let bytes = builder.payload(&[&[0; 17][..], &[tail]].concat()).bytes();
+                (bytes, some_port(&mut random))
+            })
+            .collect();
+        let guard = reader.begin();
+        let before = counters(&switch);
+        let mut wanted = HashMap::new();
+        for (bytes, port) in &packets {
+            let mut notes = Notes::default();
+            let frame = HeapFrame::new(bytes);
+            let (bridge, now, host) = (&switch.bridge, switch.now, &mut To(&mut notes));
+            alone.burst(bridge, &guard, *port, &mut vec![frame], 0, now, host);
+            wanted.insert(*bytes.last().unwrap(), notes.0);
+        }
+        let between = counters(&switch);
+        let mut frames = packets.iter().map(|one| HeapFrame::new(&one.0)).collect();
+        let ports: Vec<PortNo> = packets.iter().map(|one| one.1).collect();
+        let mut notes = Notes::default();
+        let (bridge, now, host) = (&switch.bridge, switch.now, &mut To(&mut notes));
+        let say = None::<fn(usize, &mut TunnelWords)>;
+        engine.burst_by_tunnels(bridge, &guard, &ports, &mut frames, say, now, host);
+        assert!(frames.is_empty());
+        for (tail, wanted) in wanted {
+            let came = ports[usize::from(tail)];
+            let mut got: Vec<Left> = (notes.0.iter())
+                .filter(|left| left.3.last() == Some(&tail))
+                .cloned()
+                .collect();
+            for left in &mut got {
+                if left.1 == PortNo::MAX {
+                    assert_ne!(left.0, Some(came), "what goes back is told apart");
+                    left.1 = came;
+                }
+                total[0] += 1;
+                total[1] += usize::from(left.0 == Some(came));
+            }
+            assert!(
+                got == wanted,
+                "seed {seed} {tail}:\n{got:02x?}\n{wanted:02x?}"
+            );
+        }
+        // Packets that nothing tells apart leave in their order.
+        let mut last = HashMap::new();
+        for (_, _, _, bytes) in &notes.0 {
+            let tail = *bytes.last().unwrap();
+            let (sent, port) = &packets[usize::from(tail)];
+            let flow = (sent[..sent.len() - 1].to_vec(), *port);
+            assert!(last.insert(flow, tail) < Some(tail), "seed {seed}: order");
+        }
+        for (name, count) in counters(&switch) {
+            let (before, between) = (before[&name], between[&name]);
+            let once = (between.0 - before.0, between.1 - before.1);
+            let again = (count.0 - between.0, count.1 - between.1);
+            assert_eq!(once, again, "seed {seed} {name:?}");
+        }
+        let _ = guard;
+    }
+    total
+}
+
+/// Packets that came by many ports are done as if each came alone.
+#[test]
+fn packets_of_many_ports_do_what_they_do_alone() {
+    let (first, cases) = cases();
+    let mut total = [0; 2];
+    for seed in first..first + cases {
+        for (sum, some) in total.iter_mut().zip(run_by_ports(seed)) {
+            *sum += some;
+        }
+    }
+    println!("{total:?} left, of which the host drops");
+    assert!(
+        cases < 100 || total.iter().all(|some| *some as u64 > cases),
+        "{total:?}"
+    );
+}
+
+#[test]
+fn packets_with_tunnel_metadata_do_what_the_rules_say() {
+    let (first, cases) = cases();
     let mut total = [0; 4];
     for seed in first..first + cases {
         for (sum, some) in total.iter_mut().zip(run(seed)) {

@@ -352,6 +352,43 @@ impl<F: Frame> Engine<F> {
         true
     }
 
+    /// Executes the verdicts of the first packets, whose mini keys have been read, where the first
+    /// table has verdicts and looks at nothing else; returns how many have been done.
+    pub(crate) fn end_by_verdicts<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        count: usize,
+        frames: &mut Vec<F>,
+        host: &mut H,
+    ) -> usize {
+        if H::WATCHES {
+            return 0;
+        }
+        let mut numbers = [0; LOOKUP_MAX];
+        let hot = &self.hot[..count];
+        stages::go(Stage::Lookup, count);
+        let verdicts = (burst.bridge).verdicts(0, hot, Reads::MiniKey, burst.guard, &mut numbers);
+        stages::go(Stage::Actions, count);
+        let all = 0..count;
+        let done = match verdicts {
+            None => 0,
+            Some(VerdictsBy::Routes(by)) => {
+                self.end_those::<_, false>(burst, arrival, all, &by, frames, host)
+            }
+            Some(VerdictsBy::OneWord(by)) => {
+                self.end_those::<_, false>(burst, arrival, all, &by, frames, host)
+            }
+            Some(VerdictsBy::TwoWords(by)) => {
+                self.end_those::<_, false>(burst, arrival, all, &by, frames, host)
+            }
+        };
+        if done > 0 {
+            burst.bridge.count_looked_up(0, done, done, burst.guard);
+        }
+        done
+    }
+
     /// [`Engine::execute`] by the verdicts of any kind of table.
     #[inline(always)]
     fn execute_by<'g, H: Host<F>, const ALL: bool>(
@@ -540,7 +577,8 @@ impl<F: Frame> Engine<F> {
                 break;
             }
         }
-        Lanes::send_first(arrival, host, &ports, done - first, frames);
+        let hot = &self.hot[first..done];
+        Lanes::send_first(arrival, host, hot, &ports, done - first, frames);
         done
     }
 

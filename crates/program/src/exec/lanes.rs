@@ -452,16 +452,20 @@ impl<F: Frame> Lanes<F> {
     }
 
     /// Sends the first `count` frames of a burst, each to the port at its index in `ports`, in each
-    /// port's order of arrival.
+    /// port's order of arrival. `hot` has the mini key of each.
     #[inline(always)]
     pub fn send_first<H: Host<F>>(
         arrival: Arrival,
         host: &mut H,
+        hot: &[MiniKey],
         ports: &[PortNo; LOOKUP_MAX],
         count: usize,
         frames: &mut Vec<F>,
     ) {
         let count = count.min(LOOKUP_MAX).min(frames.len());
+        if arrival.in_port == SEVERAL {
+            return Self::send_by_origin(arrival, host, hot, ports, count, frames);
+        }
         let Some(first) = ports[..count].first() else {
             return;
         };
@@ -469,20 +473,60 @@ impl<F: Frame> Lanes<F> {
         if count == frames.len() && with_first.len() == count {
             return host.output_burst(arrival.in_port, *first, arrival.mirrored, frames, None);
         }
-        let each = LaneSet(host.sends_together(ports[..count].iter().copied().enumerate()));
         let mut leaving = Leaving::new(frames, count);
+        Self::send_leaving(arrival, host, ports, with_first, &mut leaving);
+    }
+
+    /// [`Lanes::send_first`] for packets that came by several ports: the host drops those that
+    /// would go back where they came from, of which it is told by themselves.
+    #[inline(never)]
+    fn send_by_origin<H: Host<F>>(
+        arrival: Arrival,
+        host: &mut H,
+        hot: &[MiniKey],
+        ports: &[PortNo; LOOKUP_MAX],
+        count: usize,
+        frames: &mut Vec<F>,
+    ) {
+        let all = match count {
+            0 => return,
+            count => LaneSet::run(0, count),
+        };
+        let mask = crate::classifier::mini_key::PORT_MASK;
+        let back = all.those(|at| hot[at].words[0] & mask == in_port_word(ports[at % LOOKUP_MAX]));
+        let mut leaving = Leaving::new(frames, count);
+        for at in back.iter() {
+            let (port, mut one) = (ports[at % LOOKUP_MAX], leaving.take(LaneSet::one(at)));
+            host.output_run(port, port, arrival.mirrored, &mut one);
+        }
+        Self::send_leaving(arrival, host, ports, LaneSet::EMPTY, &mut leaving);
+    }
+
+    /// Sends frames that leave a burst, each to the port at its index in `ports`. `with_first`:
+    /// those that go to the first one's port, if that has been found already.
+    #[inline(always)]
+    fn send_leaving<H: Host<F>>(
+        arrival: Arrival,
+        host: &mut H,
+        ports: &[PortNo; LOOKUP_MAX],
+        with_first: LaneSet,
+        leaving: &mut Leaving<'_, F>,
+    ) {
+        let Arrival { in_port, mirrored } = arrival;
+        let all = leaving.rest.iter();
+        let each = LaneSet(host.sends_together(all.map(|lane| (lane, ports[lane]))));
         if !each.is_empty() {
             let to = each.iter().map(|lane| ports[lane]);
             let mut taken = to.zip(leaving.take(each));
-            host.output_each(arrival.in_port, arrival.mirrored, &mut taken);
+            host.output_each(in_port, mirrored, each.len(), &mut taken);
         }
         let with_first = with_first.minus(each);
-        if !with_first.is_empty() {
+        if let Some(first) = with_first.first() {
             let mut taken = leaving.take(with_first);
-            host.output_run(arrival.in_port, *first, arrival.mirrored, &mut taken);
+            host.output_run(in_port, ports[first], mirrored, &mut taken);
         }
         while let Some((port, mut taken)) = leaving.next(ports) {
-            host.output_run(arrival.in_port, port, arrival.mirrored, &mut taken);
+            host.output_run(in_port, port, mirrored, &mut taken);
         }
     }
 
@@ -561,7 +605,8 @@ impl<F: Frame> Lanes<F> {
         let (ports, frames) = (&self.ports, &mut self.frames);
         let mut leaving =
             (each.iter()).filter_map(|lane| Some((ports[lane], frames[lane].take()?)));
-        host.output_each(arrival.in_port, arrival.mirrored, &mut leaving);
+        let Arrival { in_port, mirrored } = arrival;
+        host.output_each(in_port, mirrored, each.len(), &mut leaving);
         each
     }
 
@@ -1362,12 +1407,14 @@ mod tests {
                 let mut frames = (0..all).map(new).collect::<Vec<_>>();
                 let sent = Vec::new();
                 let mut host = Fails { sent, left };
+                // By one port, or by several other ones.
                 let arrival = Arrival {
-                    in_port: 1,
+                    in_port: if left % 2 == 0 { 1 } else { SEVERAL },
                     mirrored: 0,
                 };
+                let hot = [MiniKey::ZERO; LOOKUP_MAX];
                 let result = catch_unwind(AssertUnwindSafe(|| {
-                    Lanes::send_first(arrival, &mut host, &ports, count, &mut frames);
+                    Lanes::send_first(arrival, &mut host, &hot, &ports, count, &mut frames);
                 }));
                 assert_eq!(result.is_err(), left < count);
                 let sent = host.sent.iter().map(|(port, frame)| (*port, frame.1));

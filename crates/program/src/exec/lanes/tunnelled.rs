@@ -142,10 +142,14 @@ impl<F: Frame> Lanes<F> {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Puts packets at the front that came by these ports into lanes that wait for the first table,
-    /// if they are of the common kinds, and returns how many. `say` writes their tunnel metadata.
-    pub(crate) fn begin_by_tunnels(
+    /// Takes packets from the front that came by these ports, if they are of the common kinds, and
+    /// returns how many. Those with verdicts of the first table are done; from the first without
+    /// one on they are put into lanes that wait for that table. `say` writes their tunnel metadata.
+    pub(crate) fn begin_by_tunnels<H: Host<F>>(
         &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        host: &mut H,
         frames: &mut Vec<F>,
         ports: &[PortNo],
         say: Option<impl FnMut(usize, &mut TunnelWords)>,
@@ -160,11 +164,18 @@ impl<F: Frame> Engine<F> {
         for (hot, port) in self.hot[..count].iter_mut().zip(ports) {
             hot.words[0] |= super::in_port_word(*port);
         }
+        let done = match say {
+            Some(_) => 0,
+            None => self.end_by_verdicts(burst, arrival, count, frames, host),
+        };
+        if done == count {
+            return count;
+        }
         self.walks
             .resize_with(self.walks.len().max(count), Walk::new);
-        let mut frames = frames.drain(..count);
-        self.lanes.begin_run(0, &self.hot[..count], &mut frames);
-        let set = LaneSet::run(0, count);
+        let mut frames = frames.drain(..count - done);
+        (self.lanes).begin_run(done, &self.hot[done..count], &mut frames);
+        let set = LaneSet::run(done, count - done);
         if let Some(say) = say {
             self.lanes.begin_tunnelled(set, say);
         }
