@@ -2,9 +2,8 @@
 //!
 //! `cargo bench -p sluice-conntrack` prints one line a case: the median of all bursts and that of
 //! the quickest tenth, in TSC cycles a packet, and the share of packets whose answer was not of the
-//! common kind: over IPv4, of those that took a lock. Frames
-//! lie in a few buffers, into which they are copied before what is measured, as they come from a
-//! port.
+//! common kind: over IPv4, of those that took a lock. Frames lie in a few buffers, into which they
+//! are copied before what is measured, as they come from a port.
 
 use conntrack::{Answers, Coming, Earlier, Request, Settled, Tracked, Tracker};
 use packet::build::Builder;

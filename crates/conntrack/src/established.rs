@@ -473,10 +473,13 @@ fn preferred(hash: u64) -> usize {
     (hash >> 29) as usize % WAYS
 }
 
-/// Removes an entry from a bucket. Somebody else's that has come meanwhile stays.
+/// Removes an entry from a bucket. Somebody else's that has come meanwhile stays. Only places that
+/// hold it are written, so that a bucket without it stays in other workers' caches.
 fn clear(ways: &[AtomicU64; WAYS], entry: u64) {
     for way in ways {
-        let _ = way.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if way.load(Ordering::Relaxed) == entry {
+            let _ = way.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 

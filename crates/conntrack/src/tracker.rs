@@ -360,8 +360,8 @@ impl Tracker {
         answers: &mut impl Answers,
     ) {
         // Each stage has the memory fetched that the next one reads. What a stage finds out lies in
-        // lists of single words: a structure of smaller parts would be read by wider words than it
-        // has been written by, for which the processor waits.
+        // lists of whole words: parts of words would be read by wider words than they have been
+        // written by, for which the processor waits.
         let mut tuples = [ShortTuple::NONE; BURST];
         let of_packet = |coming: Coming<'f, F>| (coming.frame, coming.layers);
         let read = tuple::read_burst(packets.clone().map(of_packet), &mut tuples);
@@ -431,7 +431,7 @@ impl Tracker {
         known: &mut [Known<'t>; BURST],
     ) {
         let (only_asks, secret, index) = (request.only_asks(), self.secret, &*self.established);
-        // Those of the last packets that may go by lines, or had no tuple.
+        // Those of the last two packets; none of a packet that may not go by lines.
         let mut before = [Short::NONE; 2];
         let all = shorts.iter_mut().zip(known).zip(tuples).zip(packets);
         for (((short, known), tuple), coming) in all {
