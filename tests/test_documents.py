@@ -179,7 +179,9 @@ def normal(shown, text, switch):
         r"\1 (no version)",
         text,
     )
-    text = re.sub(r"(duration|idle_age|hard_age)=[\d.]+s?", r"\1=T", text)
+    text = re.sub(r"(duration|idle_age)=[\d.]+s?", r"\1=T", text)
+    # Told only where it differs from the duration, by the second in which a rule was changed.
+    text = re.sub(r"hard_age=\d+, ", "", text)
     text = re.sub(r"duration:[\d.]+s", "duration:T", text)
     text = re.sub(r"dpid:(?!0123456789abcdef|0{15}1)[0-9a-f]{16}", "dpid:DPID", text)
     # Addresses of dummies go by their number since the daemon began, and are drawn for some.

@@ -244,7 +244,9 @@ def normal(line, text, switch):
     text = text.replace(switch.directory, "RUNDIR")
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z\|\d+\|", "", text)
     text = re.sub(r"xid=0x[0-9a-f]+", "xid=X", text)
-    text = re.sub(r"(duration|idle_age|hard_age)=[\d.]+s?", r"\1=T", text)
+    text = re.sub(r"(duration|idle_age)=[\d.]+s?", r"\1=T", text)
+    # Told only where it differs from the duration, by the second in which a rule was changed.
+    text = re.sub(r"hard_age=\d+, ", "", text)
     text = re.sub(r"duration:[\d.]+s", "duration:T", text)
     text = re.sub(r"(rx|tx) (pkts|bytes)=\d+", r"\1 \2=N", text)
     # What the kernel sends by itself at some time, and drops, is in these, too.
