@@ -23,10 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use underlay::Device;
 
-/// Port numbers below this are found by index, others by hash.
+/// Port numbers below this are found by index, others by hash; of a bridge with few ports those
+/// below [`DENSE_EACH`] for each port and [`DENSE_LEAST`], because each number takes a pointer.
 const DENSE: u32 = 1 << 14;
+const DENSE_EACH: usize = 8;
+const DENSE_LEAST: usize = 1024;
 
-/// With more tunnels than these, workers prefetch what they need of a burst's ports.
+/// With more tunnels than these, workers prefetch what they need of a burst's ports, and send
+/// packets that leave by several tunnels together.
 const MANY_TUNNELS: usize = 16;
 
 /// What a port is, as a worker sees it.
@@ -170,18 +174,16 @@ pub(crate) struct BridgeParts {
 impl BridgeState {
     pub fn new(parts: BridgeParts, mut ports: Vec<Arc<PortState>>) -> BridgeState {
         ports.sort_by_key(|port| port.number);
-        let highest = ports
-            .iter()
-            .map(|port| port.number)
-            .filter(|number| *number < DENSE)
-            .max();
+        let limit = (DENSE as usize).min(DENSE_EACH * ports.len() + DENSE_LEAST) as u32;
+        let numbers = ports.iter().map(|port| port.number);
+        let highest = numbers.filter(|number| *number < limit).max();
         let mut dense: Box<[Option<Arc<PortState>>]> =
             vec![None; highest.map_or(0, |number| number as usize + 1)].into();
         let (mut sparse, mut local) = (HashMap::new(), None);
         for port in &ports {
             match port.number {
                 LOCAL => local = Some(Arc::clone(port)),
-                number if number < DENSE => dense[number as usize] = Some(Arc::clone(port)),
+                number if number < limit => dense[number as usize] = Some(Arc::clone(port)),
                 number => {
                     sparse.insert(number, Arc::clone(port));
                 }

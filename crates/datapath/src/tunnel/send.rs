@@ -1779,7 +1779,8 @@ impl<F: Frame> Forward<'_, F> {
         self.push_inner(bridge, bare, arrivals);
     }
 
-    /// Makes decapsulated frames come in at a bridge.
+    /// Makes decapsulated frames come in at a bridge. Where bursts have gone through too many
+    /// bridges already, all of them are dropped.
     fn push_inner(&mut self, bridge: u32, frames: &mut Vec<F>, arrivals: &mut Vec<Arrival>) {
         let count = frames.len() as u64;
         if count == 0 {

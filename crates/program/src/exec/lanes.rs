@@ -513,8 +513,9 @@ impl<F: Frame> Lanes<F> {
         leaving: &mut Leaving<'_, F>,
     ) {
         let Arrival { in_port, mirrored } = arrival;
-        let all = leaving.rest.iter();
-        let each = LaneSet(host.sends_together(all.map(|lane| (lane, ports[lane]))));
+        let all = leaving.rest;
+        let those = all.iter().map(|lane| (lane, ports[lane]));
+        let each = LaneSet(host.sends_together(those)).also_in(all);
         if !each.is_empty() {
             let to = each.iter().map(|lane| ports[lane]);
             let mut taken = to.zip(leaving.take(each));
@@ -545,7 +546,7 @@ impl<F: Frame> Lanes<F> {
         let mut rest = std::mem::take(&mut self.sent);
         if self.mixed {
             let ports = rest.iter().map(|lane| (lane, self.ports[lane]));
-            let each = LaneSet(host.sends_together(ports));
+            let each = LaneSet(host.sends_together(ports)).also_in(rest);
             if !each.is_empty() {
                 rest = rest.minus(self.send_each(arrival, host, each));
             }
