@@ -15,7 +15,7 @@
 //! * [`flow_hash`] hashes a frame by its flow without parsing it first.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps its checksums
 //!   correct; [`segment`] splits large frames (GSO).
-//! * [`tuple`] reads addresses and ports of packets whose checksums are right.
+//! * [`mod@tuple`] reads addresses and ports of packets whose checksums are right.
 //! * [`fragment`] cuts IP packets into fragments and reassembles them.
 //! * [`tunnel`] puts tunnel headers in front of frames, and checks and removes them.
 //! * [`wire`] has views of headers; [`build`] builds packets for tests.
