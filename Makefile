@@ -162,9 +162,11 @@ uninstall: install-place
 	  systemctl --quiet is-active sluiced.service; then \
 	  echo "make: sluiced still runs; to end it: systemctl stop sluiced" >&2; fi
 
+# As for the end-to-end tests: without the example, which has other dependencies, cargo would choose
+# other features of crates, and make test would compile everything twice.
 deb:
 	@scripts/setup build
-	@scripts/step build cargo build --release --locked
+	@scripts/step build cargo build --release --locked --bins --example subject
 	@scripts/step deb packaging/deb $(BINARIES) .build/deb
 	@ls -1 .build/deb/*.deb
 
