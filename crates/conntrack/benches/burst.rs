@@ -9,22 +9,13 @@ use conntrack::{Answers, Coming, Earlier, Request, Settled, Tracked, Tracker};
 use packet::build::Builder;
 use packet::parse::{Layers, parse_frame};
 use packet::{FlowKey, Frame, HeapFrame, WordSet};
+use stages::cycles;
 use std::hint::black_box;
 
 /// Packets of a burst.
 const BURST: usize = 64;
 /// Bursts that are measured.
 const BURSTS: usize = 20_000;
-
-fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC exists on every x86-64.
-    return unsafe { std::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    return std::time::UNIX_EPOCH
-        .elapsed()
-        .map_or(0, |time| time.as_nanos() as u64);
-}
 
 /// Reads answers, and counts those that are not of the common kind.
 struct Reads {

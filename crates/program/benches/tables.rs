@@ -12,6 +12,7 @@ use program::actions::{Op, OpList};
 use program::epoch::Reader;
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter};
+use stages::cycles;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -258,16 +259,6 @@ fn listed(text: &str) -> Vec<(Flow, u32)> {
         (flow, priority)
     };
     text.lines().map(one).collect()
-}
-
-fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC exists on every x86-64.
-    return unsafe { std::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    return std::time::UNIX_EPOCH
-        .elapsed()
-        .map_or(0, |time| time.as_nanos() as u64);
 }
 
 fn measure(bridge: &Bridge, reader: &mut Reader, packets: &[FlowKey]) -> f64 {

@@ -8,21 +8,12 @@ mod ovn;
 mod support;
 
 use program::exec::{CacheMode, Engine};
+use stages::cycles;
 use support::{BURST, Buffer, Rules, Sink, Switch};
 
 const FLOWS: usize = 100_000;
 /// Packets of a round.
 const ROUND: usize = 2048;
-
-fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC exists on every x86-64.
-    return unsafe { std::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    return std::time::UNIX_EPOCH
-        .elapsed()
-        .map_or(0, |time| time.as_nanos() as u64);
-}
 
 /// Makes a case's rules.
 type Make = fn() -> Rules;

@@ -65,6 +65,12 @@ pub(crate) fn in_port_word(port: PortNo) -> u64 {
     u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
 }
 
+/// Returns whether a packet, whose mini key begins with `word`, came in by a port.
+#[inline(always)]
+fn came_by(word: u64, port: PortNo) -> bool {
+    word & crate::classifier::mini_key::PORT_MASK == in_port_word(port)
+}
+
 /// How a burst came in.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
@@ -492,8 +498,7 @@ impl<F: Frame> Lanes<F> {
             0 => return,
             count => LaneSet::run(0, count),
         };
-        let mask = crate::classifier::mini_key::PORT_MASK;
-        let back = all.those(|at| hot[at].words[0] & mask == in_port_word(ports[at % LOOKUP_MAX]));
+        let back = all.those(|at| came_by(hot[at].words[0], ports[at % LOOKUP_MAX]));
         let mut leaving = Leaving::new(frames, count);
         for at in back.iter() {
             let (port, mut one) = (ports[at % LOOKUP_MAX], leaving.take(LaneSet::one(at)));

@@ -136,8 +136,7 @@ impl<F: Frame> Lanes<F> {
     /// Returns whether a lane came in by a port.
     #[inline(always)]
     pub(super) fn came_by(&self, lane: usize, port: PortNo) -> bool {
-        let mask = crate::classifier::mini_key::PORT_MASK;
-        self.lanes[lane % LOOKUP_MAX].words[0] & mask == super::in_port_word(port)
+        super::came_by(self.lanes[lane % LOOKUP_MAX].words[0], port)
     }
 }
 
