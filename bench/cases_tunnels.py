@@ -39,6 +39,16 @@ def checksum(data):
     return 0xFFFF ^ total
 
 
+def flow_over_ipv6(number):
+    """A frame of 64 bytes of flow `number`: UDP over IPv6."""
+    source, destination = (
+        socket.inet_pton(socket.AF_INET6, f"fd00::{host}:{number:x}") for host in (1, 2)
+    )
+    udp = struct.pack("!HHHH", 1024 + number % 60000, 80, 10, 0) + bytes(2)
+    ip = struct.pack("!IHBB", 6 << 28, len(udp), UDP, 64) + source + destination
+    return flow(number)[:12] + struct.pack("!H", 0x86DD) + ip + udp
+
+
 def wrapped(inner, number, kind="vxlan"):
     """A frame as it comes by tunnel `number`, whose key is `number` + 1."""
     source, destination = (
@@ -75,6 +85,7 @@ class Tunnels:
     count: int
     way: str
     kind: str = "vxlan"
+    ipv6: bool = False
 
     @property
     def geneve(self):
@@ -90,7 +101,7 @@ class Tunnels:
         """What comes in; flow and tunnel go together, as far as they can."""
         numbers = [number % flows for number in range(max(flows, LEAST, self.count))][:FRAMES]
         if self.way == "in":
-            return [flow(number) for number in numbers]
+            return [(flow_over_ipv6 if self.ipv6 else flow)(number) for number in numbers]
         return [wrapped(flow(number), number % self.count, self.kind) for number in numbers]
 
     def build(self, switch, pcap):
@@ -197,6 +208,7 @@ def cases(case):
     result = {}
     for way, name in (
         ("in", "vxlan-in"),
+        ("in", "vxlan-in6"),
         ("out", "vxlan-out"),
         ("through", "vxlan-through"),
         ("in", "geneve-in"),
@@ -204,11 +216,13 @@ def cases(case):
         ("in", "stt-in"),
         ("out", "stt-out"),
     ):
-        kind = name.split("-")[0]
+        kind, ipv6 = name.split("-")[0], name.endswith("6")
         for flows, tunnels in ((1, 1), (10000, 1), (10000, 1024)):
+            if ipv6 and tunnels > 1:
+                continue  # rules of many tunnels choose by IPv4 addresses
 
-            def make(way=way, flows=flows, tunnels=tunnels, kind=kind):
-                these = Tunnels(tunnels, way, kind)
+            def make(way=way, flows=flows, tunnels=tunnels, kind=kind, ipv6=ipv6):
+                these = Tunnels(tunnels, way, kind, ipv6)
                 return case(these.frames(flows), these)
 
             result[

@@ -292,14 +292,25 @@ fuzz_target!(|data: &[u8]| {
     let (first, second) = bytes.split_at(plan.split.min(bytes.len()));
     let mut frame = HeapFrame::with_segments(&[first, second]);
     frame.set_offload(plan.offload);
-    let mut quick = Decapsulated::default();
-    let is_common = parse_quick(&frame, plan.kind, &mut quick);
+    let quick = parse_quick(&frame, plan.kind);
     let found = parse(&mut frame, plan.kind);
     if plan.kind == TunnelKind::Stt {
         join_lies(&bytes);
     }
-    if is_common {
-        assert_eq!(found, Ok(quick));
+    if let Some(quick) = quick {
+        let all = quick.decapsulated(&frame, plan.kind);
+        assert_eq!(found, Ok(all));
+        assert_eq!(quick.options(&frame), all.options(&frame));
+        let (mut by_quick, mut by_all) = (frame.clone(), frame.clone());
+        let carried = match quick.is_congested() {
+            true => quick.carry_congestion(&mut by_quick),
+            false => Ok(()),
+        };
+        assert_eq!(carried, decapsulate(&mut by_all, &all));
+        if carried.is_ok() {
+            quick.remove(&mut by_quick);
+            assert_eq!(by_quick.to_vec(), by_all.to_vec());
+        }
     }
     assert_eq!(frame.to_vec(), bytes, "parsing changed the bytes");
     // The same frame may be a neighbour's answer instead.

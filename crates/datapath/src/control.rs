@@ -699,9 +699,7 @@ impl<F: Frame + 'static> Datapath<F> {
             PortBackend::Device { .. } | PortBackend::Patch { .. } => None,
         };
         let only_tunnel = direct && behind == Behind::Tunnel && port.queues.is_empty() && !shaped;
-        let has_one_header = |tunnel: &Arc<TunnelPort>| {
-            !tunnel.reads_packets && tunnel.spec.carries == Carries::Frames
-        };
+        let carries_frames = |tunnel: &Arc<TunnelPort>| tunnel.spec.carries == Carries::Frames;
         PortState {
             id: port.id,
             bridge: port.bridge.slot(),
@@ -710,7 +708,7 @@ impl<F: Frame + 'static> Datapath<F> {
             flags,
             live: !flags.down && !port.settings.no_carrier,
             behind,
-            one_header: only_tunnel && tunnel.as_ref().is_some_and(has_one_header),
+            takes_frames: only_tunnel && tunnel.as_ref().is_some_and(carries_frames),
             tunnel_version: tunnel.as_ref().map_or(0, |tunnel| tunnel.version),
             tunnel,
             terminates,

@@ -17,7 +17,7 @@ use crate::packet_in::{PacketIn, PacketInRing, weight};
 use crate::port::LOCAL;
 use crate::shape::{NoDevice, ShapedSender, Shaping, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
-use crate::tunnel::{Arrival, Asked, Sending};
+use crate::tunnel::{Arrivals, Asked, Sending};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use conntrack::{Earlier, Tracked, Tracker};
 use packet::io::{BURST, Lengths, TxQueue};
@@ -317,8 +317,8 @@ pub(crate) struct Batch<F> {
     /// By how many bytes more than they have they are counted ([`DIFFERENCES`], or 0).
     pub longer: i32,
     pub frames: Vec<F>,
-    /// Tunnel metadata of decapsulated frames.
-    pub arrivals: Vec<Arrival>,
+    /// Ports and tunnel metadata of decapsulated frames.
+    pub arrivals: Arrivals,
     /// What the tracker has last said of the first frames; of all others, nothing.
     pub tracked: Vec<Earlier>,
 }
@@ -334,7 +334,7 @@ impl<F> Batch<F> {
 }
 
 /// Empty vectors of a batch, for reuse.
-type Spare<F> = (Vec<F>, Vec<Arrival>, Vec<Earlier>);
+type Spare<F> = (Vec<F>, Arrivals, Vec<Earlier>);
 
 /// Frames on their way through patch ports and tunnels.
 pub(crate) struct Patches<F> {
@@ -508,20 +508,15 @@ impl<F: Frame> Patches<F> {
         Ok(())
     }
 
-    /// Passes on decapsulated frames, which come in at the bridge of this slot by the tunnel ports
-    /// that `arrivals`, as many, name.
-    pub fn push_inner(
+    /// Returns the batch to which at most `count` decapsulated frames are added, each with the
+    /// tunnel port by which it comes in at the bridge of this slot; all of them are charged.
+    pub fn inner_batch(
         &mut self,
         bridge: u32,
         depth: u32,
-        frames: impl ExactSizeIterator<Item = F>,
-        arrivals: impl ExactSizeIterator<Item = Arrival>,
-    ) -> Result<(), DropReason> {
-        let batch = self.batch(bridge, depth, Again::Inner, 0, 0, frames.len())?;
-        debug_assert_eq!(frames.len(), arrivals.len());
-        batch.frames.extend(frames);
-        batch.arrivals.extend(arrivals);
-        Ok(())
+        count: usize,
+    ) -> Result<&mut Batch<F>, DropReason> {
+        self.batch(bridge, depth, Again::Inner, 0, 0, count)
     }
 
     #[inline(always)]
@@ -916,12 +911,12 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     }
 
     #[inline(always)]
-    fn output_each(
+    fn output_each<'w>(
         &mut self,
         in_port: PortNo,
         mirrored: u32,
         count: usize,
-        frames: &mut impl Iterator<Item = (PortNo, F)>,
+        frames: &mut impl Iterator<Item = (PortNo, F, Option<&'w TunnelWords>)>,
     ) {
         self.queue = None;
         let _stage = stages::enter(Stage::Tunnel, count);

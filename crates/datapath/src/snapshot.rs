@@ -54,9 +54,8 @@ pub(crate) struct PortState {
     pub plain: bool,
     /// Whether it is a tunnel, and nothing else has to be checked before sending.
     pub only_tunnel: bool,
-    /// Whether it is such a tunnel, and frames' metadata do not affect how it sends: all of them
-    /// get the same header, but for what depends on their contents.
-    pub one_header: bool,
+    /// Whether it is such a tunnel, and carries frames as they are.
+    pub takes_frames: bool,
     /// Whether it is a device, and only its queues have to be checked before sending.
     pub only_shaped: bool,
     /// Whether nothing that comes in here is mirrored, refused or policed.
@@ -229,6 +228,14 @@ impl BridgeState {
             sparse,
             local,
         }
+    }
+
+    /// Returns whether rules, controllers or ports (also as a mirror's) may look at packets' tunnel
+    /// metadata.
+    pub fn looks_at_tunnels(&self) -> bool {
+        let program = &self.program;
+        let needed = program.needed().intersect(crate::tunnel::WORDS);
+        self.keeps_tunnel || program.tells() || !needed.is_empty()
     }
 
     /// Returns the port with this number.

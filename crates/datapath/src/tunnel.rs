@@ -1,11 +1,14 @@
 //! Tunnel ports: frames sent to one get outer headers and continue in the underlay's bridge, and
 //! frames that reach that bridge's local port for a tunnel come in at the tunnel's port.
 
+mod arrivals;
+mod inner;
 mod receive;
 mod send;
 
-pub(crate) use receive::{Over, Receivers};
-pub(crate) use send::{Arrival, Asked, Outer, Sending};
+pub(crate) use arrivals::Arrivals;
+pub(crate) use receive::{Over, Protocol, Receivers};
+pub(crate) use send::{Asked, Outer, Sending};
 
 use packet::keyed::Keyed;
 use packet::tunnel::{Addresses, HeaderSpec, Mapping, Payload, TunnelInfo, TunnelKind};

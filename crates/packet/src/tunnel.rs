@@ -36,15 +36,15 @@ pub mod stt;
 mod tests;
 mod words;
 
-pub use decapsulate::{Decapsulated, Reason, decapsulate, parse, parse_into, parse_quick};
+pub use decapsulate::{Decapsulated, Reason, Usual, decapsulate, parse, parse_into, parse_quick};
 pub use geneve::{GeneveOption, GeneveOptions, Mapping, OPTION_WORDS, OptionBuffer, OptionMap};
 pub use header::{Header, HeaderSpec, PerPacket, PushError, SpecError, Vlan};
 pub use info::{Addresses, TunnelFlags, TunnelInfo};
 pub use inner::{
-    InnerIp, SOURCE_PORTS, add_ethernet, flow_hash, flow_hash_ipv4, outer_tos, outer_ttl,
-    set_source_ports, source_port, source_ports, strip_ethernet,
+    InnerIp, SOURCE_PORTS, add_ethernet, flow_hash, flow_hash_ipv4, flow_hash_ipv6, outer_tos,
+    outer_ttl, set_source_ports, source_port, source_ports, strip_ethernet,
 };
-pub use words::TunnelWords;
+pub use words::{Place, TunnelWords};
 
 /// Tunnel protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

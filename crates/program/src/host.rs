@@ -188,18 +188,25 @@ pub trait Host<F: Frame> {
     }
 
     /// Like [`Host::output_run`] for each of these `count` frames, in this order, to ports that
-    /// [`Host::sends_together`] has named. `in_port` is `PortNo::MAX` where they came by several
-    /// ports, none by the one that it is sent to.
-    fn output_each(
+    /// [`Host::sends_together`] has named; like [`Host::output_tunnelled`] for those that have
+    /// tunnel metadata. `in_port` is `PortNo::MAX` where they came by several ports, none by the
+    /// one that it is sent to.
+    fn output_each<'w>(
         &mut self,
         in_port: PortNo,
         mirrored: u32,
         count: usize,
-        frames: &mut impl Iterator<Item = (PortNo, F)>,
+        frames: &mut impl Iterator<Item = (PortNo, F, Option<&'w TunnelWords>)>,
     ) {
         let _ = count;
-        for (port, frame) in frames {
-            self.output_run(in_port, port, mirrored, &mut std::iter::once(frame));
+        for (port, frame, words) in frames {
+            match words.filter(|_| self.reads_tunnel(port)) {
+                Some(words) => {
+                    let mut one = std::iter::once((frame, words));
+                    self.output_tunnelled(in_port, port, mirrored, &mut one);
+                }
+                None => self.output_run(in_port, port, mirrored, &mut std::iter::once(frame)),
+            }
         }
     }
 

@@ -47,8 +47,8 @@ impl<F: Frame + 'static> Datapath<F> {
         let device = self.underlay_device(bridge)?;
         let outer = Outer::of(frame).filter(|outer| outer.is_for(&device))?;
         let receivers = &self.picture.tunnels.as_deref()?.receivers;
-        let kind = receivers.by(outer.over).next()?;
-        Some((kind, outer.over.port()))
+        let protocol = receivers.by(outer.over).next()?;
+        Some((protocol.kind, outer.over.port()))
     }
 
     /// Replaces a bridge's map between Geneve options and `tun_metadata` fields.

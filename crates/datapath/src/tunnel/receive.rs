@@ -39,6 +39,14 @@ struct Ends {
     local: Option<IpAddr>,
 }
 
+/// A protocol of some receivers' ports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Protocol {
+    /// Which of theirs it is, also by what it is over.
+    pub number: u32,
+    pub kind: TunnelKind,
+}
+
 /// What a tunnel's protocol is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Over {
@@ -156,9 +164,14 @@ impl Receivers {
 
     /// Returns the protocols that packets may be of.
     #[inline]
-    pub fn by(&self, over: Over) -> impl Iterator<Item = TunnelKind> {
-        let of = move |(other, _): &&(Over, TunnelKind)| *other == over;
-        self.kinds.iter().filter(of).map(|(_, kind)| *kind)
+    pub fn by(&self, over: Over) -> impl Iterator<Item = Protocol> {
+        let kinds = self.kinds.iter().zip(0..);
+        kinds.filter_map(move |((other, kind), number)| {
+            (*other == over).then_some(Protocol {
+                number,
+                kind: *kind,
+            })
+        })
     }
 
     /// Returns whether UDP packets may be some tunnel's.
@@ -348,11 +361,10 @@ mod tests {
         assert!(receivers.has_udp() && !receivers.has_tcp());
         let receivers = Receivers::new((0..).zip([&plain, &gbp, &gre, &stt]));
         assert!(receivers.has_tcp());
-        let kinds: Vec<_> = receivers.by(Over::Udp(4789)).collect();
-        assert_eq!(kinds, [TunnelKind::Vxlan { gbp: true }]);
+        let over = |over| Vec::from_iter(receivers.by(over).map(|protocol| protocol.kind));
+        assert_eq!(over(Over::Udp(4789)), [TunnelKind::Vxlan { gbp: true }]);
         assert_eq!(receivers.by(Over::Udp(4790)).count(), 0);
         assert_eq!(receivers.by(Over::Tcp(7471)).count(), 0);
-        let over = |over| receivers.by(over).collect::<Vec<_>>();
         assert_eq!(over(Over::Tcp(4789)), [TunnelKind::Stt]);
         assert_eq!(over(Over::Gre), [TunnelKind::Gre]);
         assert!(Receivers::default().is_empty());

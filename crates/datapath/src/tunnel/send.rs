@@ -17,13 +17,14 @@
 //! segments of STT ([`stt::Reassembly`]). Workers report neighbours found in ARP and neighbour
 //! discovery there to control; such packets go to the device as well.
 
-use super::{Carries, LocalAddress, OptionsOf, Over, TunnelPort, Tunnels, WORDS};
+use super::inner::InnerFlow;
+use super::{Arrivals, Carries, LocalAddress, Over, Protocol, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
 use crate::fcf;
 use crate::forward::Forward;
 use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{BridgeId, LOCAL, PortId};
-use crate::snapshot::{PortState, Snapshot};
+use crate::snapshot::{BridgeState, PortState, Snapshot};
 use crate::worker::Turn;
 use packet::fragment::{Fragment, Fragments, Limits, Outcome, Reassembly};
 use packet::frame::Gso;
@@ -33,8 +34,8 @@ use packet::keyed::Keyed;
 use packet::segment::Cut;
 use packet::tunnel::{
     Addresses, Decapsulated, GeneveOptions, Header, OptionBuffer, Payload, PerPacket, PushError,
-    TunnelFlags, TunnelInfo, TunnelKind, TunnelWords, add_ethernet, decapsulate, flow_hash,
-    flow_hash_ipv4, outer_tos, outer_ttl, parse_into, parse_quick, strip_ethernet, stt,
+    TunnelFlags, TunnelInfo, TunnelKind, TunnelWords, Usual, add_ethernet, decapsulate, flow_hash,
+    outer_tos, outer_ttl, parse_into, parse_quick, strip_ethernet, stt,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::actions::PortNo;
@@ -113,81 +114,12 @@ impl Said {
         self.info = TunnelInfo::default();
         self.options.clear();
     }
-}
 
-/// The tunnel metadata of a decapsulated packet.
-#[derive(Clone, Debug)]
-pub(crate) struct Arrival {
-    /// The slot of the tunnel's port.
-    pub port: u32,
-    /// Its outer header.
-    pub info: TunnelInfo,
-    /// Bytes of Geneve options.
-    options: SmallVec<[u8; 32]>,
-}
-
-impl Arrival {
-    /// Writes the `tun_*` words of the key ([`WORDS`]).
-    pub fn to_key(&self, map: Option<&OptionsOf>, key: &mut FlowKey) {
-        self.info.to_key(key);
-        key.clear(packet::tunnel::OPTION_WORDS);
-        if let (Some(map), Some(options)) = (map, GeneveOptions::new(&self.options))
-            && !self.options.is_empty()
-            // The options were checked on arrival; if the map has changed since, none are written.
-            && options.to_key(&**map, key).is_err()
-        {
-            key.clear(packet::tunnel::OPTION_WORDS);
-        }
-    }
-
-    /// Sets all `tun_*` words, for a map whose options fit ([`TunnelWords::fit`]).
-    #[inline]
-    pub fn to_words(&self, map: Option<&OptionsOf>, words: &mut TunnelWords) {
-        words.set(&self.info);
-        if let (Some(map), false) = (map, self.options.is_empty())
-            && let Some(options) = GeneveOptions::new(&self.options)
-            // As in `to_key`.
-            && words.set_options(options, map).is_err()
-        {
-            words.clear_options();
-        }
-    }
-}
-
-/// What a header needs to know of an inner packet, for the common kind.
-struct InnerFlow {
-    tos: u8,
-    ttl: u8,
-    hash: u32,
-}
-
-impl InnerFlow {
-    /// Returns it for a whole IPv4 frame without options and with nothing left to do; None for
-    /// others.
+    /// Whether it says nothing that [`Prepared::push_quick`] cannot write.
     #[inline(always)]
-    fn of(frame: &impl Frame, secret: &Keyed) -> Option<InnerFlow> {
-        let head: &[u8; 38] = frame.head().first_chunk()?;
-        let whole = (head[20] & 0x3f) | head[21] == 0;
-        let plain = head[12..15] == [0x08, 0x00, 0x45] && whole;
-        if !plain || frame.offload().partial_checksum || frame.offload().gso != Gso::None {
-            return None;
-        }
-        let (tos, ttl, protocol) = (head[15], head[22], head[23]);
-        let length = u16::from_be_bytes([head[16], head[17]]);
-        let has_ports = matches!(protocol, 6 | 17 | 132);
-        // The slow path handles wrong lengths.
-        if length < if has_ports { 24 } else { 20 }
-            || usize::from(length) + ETHERNET_LEN > frame.len()
-        {
-            return None;
-        }
-        let ports = match has_ports {
-            true => u32::from_be_bytes([head[34], head[35], head[36], head[37]]),
-            false => 0,
-        };
-        let addresses = u64::from_be_bytes(*head[26..].first_chunk()?);
-        let hash = flow_hash_ipv4(secret, addresses, ports, protocol);
-        Some(InnerFlow { tos, ttl, hash })
+    fn is_common(&self) -> bool {
+        let info = &self.info;
+        !info.flags.contains(TunnelFlags::OAM) && (info.gbp_id, info.gbp_flags) == (0, 0)
     }
 }
 
@@ -326,9 +258,8 @@ struct CameBefore {
     version: u64,
     addresses: u64,
     id: u64,
-    port: u16,
-    kind: TunnelKind,
-    carries: Carries,
+    /// Number of the protocol, and whether it carries packets.
+    protocol: u32,
     slot: u32,
 }
 
@@ -394,46 +325,9 @@ struct RunOfEach<'a, F> {
     sent: SmallVec<[(&'a PortState, u64); BURST]>,
 }
 
-/// Frames whose outer headers have been read, the slots of the ports that they came for, and what
-/// the headers say; then the same without outer headers, for one bridge.
-struct Staged<F> {
-    frames: Vec<(F, u32)>,
-    found: Vec<Decapsulated>,
-    bare: Vec<F>,
-    arrivals: Vec<Arrival>,
-}
-
-impl<F> Default for Staged<F> {
-    fn default() -> Staged<F> {
-        Staged {
-            frames: Vec::new(),
-            found: Vec::new(),
-            bare: Vec::new(),
-            arrivals: Vec::new(),
-        }
-    }
-}
-
-impl<F> Staged<F> {
-    /// Returns where to write what the next frame's headers say.
-    #[inline(always)]
-    fn next(&mut self) -> &mut Decapsulated {
-        if self.found.len() <= self.frames.len() {
-            self.found.resize_with(BURST, Decapsulated::default);
-        }
-        &mut self.found[self.frames.len() % BURST]
-    }
-
-    #[inline(always)]
-    fn keep(&mut self, frame: F, slot: u32) {
-        self.frames.push((frame, slot));
-    }
-
-    #[inline(always)]
-    fn is_full(&self) -> bool {
-        self.frames.len() >= BURST
-    }
-}
+/// Frames whose outer headers have been read, what these say, and the slots of the ports that the
+/// frames came for.
+type Staged<F> = Vec<(F, u32, Usual)>;
 
 /// Why there is no header.
 enum NoHeader {
@@ -584,7 +478,7 @@ impl<F: Frame> Sending<F> {
             came: None,
             came_before: Vec::new(),
             run: Vec::new(),
-            staged: Staged::default(),
+            staged: Vec::new(),
             // Must not be predictable (RFC 7739).
             identification: Keyed::default().hash_one(0) as u32,
             fragments: Reassembly::new(Limits::default()),
@@ -623,9 +517,9 @@ impl<F: Frame> Sending<F> {
         self.fcf = fcf::Said::default();
     }
 
-    /// Sets the tunnel metadata to that of a decapsulated packet.
-    pub fn say(&mut self, arrival: &Arrival) {
-        self.said.info = arrival.info;
+    /// Sets the tunnel metadata to that of a decapsulated packet, without options.
+    pub fn say(&mut self, info: TunnelInfo) {
+        self.said.info = info;
         self.said.options.clear();
     }
 
@@ -634,18 +528,35 @@ impl<F: Frame> Sending<F> {
     fn receiver(
         &mut self,
         tunnels: &Tunnels,
-        kind: TunnelKind,
+        protocol: Protocol,
         port: u16,
         found: &Decapsulated,
     ) -> Option<u32> {
+        let kind = protocol.kind;
         let carries = match found.payload {
             Payload::Ethernet if kind != TunnelKind::Gtpu => Carries::Frames,
             _ => Carries::Packets,
         };
-        let TunnelInfo { id, addresses, .. } = found.info;
-        let Some(Addresses::V4 { src, dst }) = addresses else {
-            return self.receiver_over_ipv6(tunnels, kind, port, carries, &found.info);
-        };
+        match found.info.addresses {
+            Some(Addresses::V4 { src, dst }) => {
+                let id = found.info.id;
+                self.receiver_over_ipv4(tunnels, protocol, port, carries, (src, dst), id)
+            }
+            _ => self.receiver_over_ipv6(tunnels, kind, port, carries, &found.info),
+        }
+    }
+
+    /// [`Sending::receiver`] for a packet with these outer addresses and this key.
+    #[inline(always)]
+    fn receiver_over_ipv4(
+        &mut self,
+        tunnels: &Tunnels,
+        protocol: Protocol,
+        port: u16,
+        carries: Carries,
+        (src, dst): (u32, u32),
+        id: u64,
+    ) -> Option<u32> {
         let addresses = u64::from(src) << 32 | u64::from(dst);
         // Whoever finds others with the same hash only makes these packets searched for.
         let hash = addresses.wrapping_mul(HASH_FACTOR) ^ id ^ u64::from(port) << 48;
@@ -654,9 +565,7 @@ impl<F: Frame> Sending<F> {
             version: tunnels.receivers.version,
             addresses,
             id,
-            port,
-            kind,
-            carries,
+            protocol: protocol.number << 1 | u32::from(carries == Carries::Packets),
             slot: 0,
         };
         if let Some(Pair(both)) = self.came_before.get(pair) {
@@ -667,14 +576,25 @@ impl<F: Frame> Sending<F> {
                 }
             }
         }
-        came.slot = (tunnels.receivers).find(kind, port, &found.info, carries)?;
+        let info = TunnelInfo {
+            id,
+            addresses: Some(Addresses::V4 { src, dst }),
+            ..TunnelInfo::default()
+        };
+        came.slot = (tunnels.receivers).find(protocol.kind, port, &info, carries)?;
+        self.remember(came, pair);
+        Some(came.slot)
+    }
+
+    /// Remembers by which port a packet came, at this place.
+    #[inline(never)]
+    fn remember(&mut self, came: CameBefore, pair: usize) {
         if self.came_before.is_empty() {
             let none = CameBefore { version: 0, ..came };
             self.came_before = vec![Pair([none; 2]); REMEMBERED / 2];
         }
         let Pair([first, second]) = &mut self.came_before[pair];
         *second = std::mem::replace(first, came);
-        Some(came.slot)
     }
 
     /// [`Sending::receiver`] for others. Packets of one tunnel mostly come together, so the last
@@ -908,6 +828,54 @@ fn prepare(
     }
 }
 
+/// Removes a frame's outer headers, which have been read, and notes by which port it came in;
+/// `looks`: also what they say.
+#[inline(always)]
+fn take_out<F: Frame>(
+    frame: &mut F,
+    arrivals: &mut Arrivals,
+    slot: u32,
+    bridge: Option<&BridgeState>,
+    found: &Usual,
+    looks: bool,
+) -> Result<(), DropReason> {
+    if found.is_congested() || found.has_options() && !looks {
+        check_options(bridge, found.options(frame))?;
+    }
+    if found.is_congested() {
+        found.carry_congestion(frame)?;
+    }
+    match looks {
+        true => note(arrivals, slot, bridge, &found.info(), found.options(frame))?,
+        false => arrivals.push(slot),
+    }
+    found.remove(frame);
+    Ok(())
+}
+
+/// Checks Geneve options by the map of the bridge that they come to.
+fn check_options(
+    bridge: Option<&BridgeState>,
+    options: GeneveOptions<'_>,
+) -> Result<(), packet::tunnel::Reason> {
+    let map = bridge.and_then(|bridge| bridge.options.as_deref());
+    options.check(map.unwrap_or_default())
+}
+
+/// Notes by which port a packet came in, and what its outer headers said.
+#[inline(always)]
+fn note(
+    arrivals: &mut Arrivals,
+    slot: u32,
+    bridge: Option<&BridgeState>,
+    info: &TunnelInfo,
+    options: GeneveOptions<'_>,
+) -> Result<(), packet::tunnel::Reason> {
+    let map = bridge.and_then(|bridge| bridge.options.as_ref());
+    let fit = bridge.is_none_or(|bridge| bridge.options_fit);
+    arrivals.push_with(slot, info, options, map, fit)
+}
+
 impl<F: Frame> Forward<'_, F> {
     /// Notes the current packet's tunnel metadata and flow control field.
     #[inline(always)]
@@ -1005,6 +973,10 @@ impl<F: Frame> Forward<'_, F> {
         };
         let _stage = stages::enter(Stage::Tunnel, frames.size_hint().0);
         self.sending.said.clear();
+        if !tunnel.reads_packets {
+            let mut frames = frames.map(|(frame, _)| frame);
+            return self.send_run_alike(port, tunnel, tunnels, mirrored, &mut frames);
+        }
         let spec = &tunnel.spec;
         let (slot, carries_frames) = (port.id.slot(), spec.carries == Carries::Frames);
         let find = |sending: &mut Sending<F>, snapshot| match carries_frames {
@@ -1024,15 +996,12 @@ impl<F: Frame> Forward<'_, F> {
         let mut used = None;
         for (mut frame, words) in frames {
             if let Some(words) = words
-                && tunnel.reads_packets
                 && last != Some(words)
             {
                 last = Some(words);
                 self.say_words(words);
-                let info = &self.sending.said.info;
-                id = spec.key_of(info);
-                is_common = !info.flags.contains(TunnelFlags::OAM)
-                    && (info.gbp_id, info.gbp_flags) == (0, 0);
+                id = spec.key_of(&self.sending.said.info);
+                is_common = self.sending.said.is_common();
                 place = find(self.sending, self.snapshot);
                 if place == Some(0) {
                     // When there are too many headers they are made anew, from this place on: it
@@ -1069,8 +1038,53 @@ impl<F: Frame> Forward<'_, F> {
         self.sending.run = run.frames;
     }
 
-    /// Returns which of these places' ports, bits by the places, are tunnels whose frames all get
-    /// the same header, and prefetches what sending to these reads.
+    /// [`Forward::send_run_by_tunnel`] for a tunnel that reads no metadata.
+    fn send_run_alike(
+        &mut self,
+        port: &PortState,
+        tunnel: &TunnelPort,
+        tunnels: &Tunnels,
+        mirrored: u32,
+        frames: &mut impl Iterator<Item = F>,
+    ) {
+        let (slot, spec) = (port.id.slot(), &tunnel.spec);
+        let id = spec.key_of(&TunnelInfo::default());
+        let mut run = Run {
+            frames: std::mem::take(&mut self.sending.run),
+            device: None,
+            bytes: 0,
+        };
+        loop {
+            // Anew after each frame that is not common, which may have had headers prepared again.
+            let place = match spec.carries {
+                Carries::Frames => self.sending.header(self.snapshot, slot, tunnel, 0).ok(),
+                Carries::Packets => None,
+            };
+            let mut other = None;
+            if let Some(prepared) = place.and_then(|at| self.sending.headers.get(at as usize)) {
+                prepared.touch();
+                run.device = Some(prepared.device);
+                for mut frame in frames.by_ref() {
+                    let length = frame.len() as u64;
+                    if !prepared.push_quick(&mut frame, id, &tunnels.secret, GeneveOptions::NONE) {
+                        other = Some(frame);
+                        break;
+                    }
+                    run.bytes += length;
+                    run.frames.push(frame);
+                }
+            } else {
+                other = frames.next();
+            }
+            self.send_run(port, mirrored, &mut run);
+            let Some(frame) = other else { break };
+            self.send_by_tunnel(port, tunnel, mirrored, frame);
+        }
+        self.sending.run = run.frames;
+    }
+
+    /// Returns which of these places' ports, bits by the places, are tunnels that frames go to
+    /// together, and prefetches what sending to these reads.
     #[inline(never)]
     pub fn find_tunnels(&self, ports: impl Iterator<Item = (usize, PortNo)> + Clone) -> u64 {
         for port in (ports.clone()).filter_map(|(_, number)| self.bridge.port(number)) {
@@ -1079,7 +1093,7 @@ impl<F: Frame> Forward<'_, F> {
         let mut found = 0;
         for (place, number) in ports {
             if let Some(port) = self.bridge.port(number)
-                && port.one_header
+                && port.takes_frames
             {
                 found |= 1 << (place % BURST);
                 port.counters.prefetch(self.worker);
@@ -1089,14 +1103,14 @@ impl<F: Frame> Forward<'_, F> {
         found
     }
 
-    /// Sends frames by tunnels whose frames all get the same header, each by that with its number.
-    /// `in_port` as for [`program::host::Host::output_each`].
+    /// Sends frames by tunnels, each by that with its number, with their tunnel metadata where they
+    /// have some. `in_port` as for [`program::host::Host::output_each`].
     #[inline(never)]
-    pub fn send_each_by_tunnel(
+    pub fn send_each_by_tunnel<'w>(
         &mut self,
         in_port: PortNo,
         mirrored: u32,
-        frames: &mut impl Iterator<Item = (PortNo, F)>,
+        frames: &mut impl Iterator<Item = (PortNo, F, Option<&'w TunnelWords>)>,
     ) {
         self.sending.said.clear();
         let (bridge, snapshot) = (self.bridge, self.snapshot);
@@ -1105,7 +1119,7 @@ impl<F: Frame> Forward<'_, F> {
             device: None,
             sent: SmallVec::new(),
         };
-        for (number, mut frame) in frames {
+        for (number, mut frame, words) in frames {
             let port = match bridge.port(number) {
                 None => {
                     self.cell.drop(DropReason::UnknownPort, 1);
@@ -1121,28 +1135,34 @@ impl<F: Frame> Forward<'_, F> {
                 self.cell.drop(DropReason::TunnelNoRoute, 1);
                 continue;
             };
+            let reads = tunnel.reads_packets;
+            if reads {
+                self.say_words(words.unwrap_or(&TunnelWords::ZERO));
+            }
             let place = match self.sending.fixed_header(snapshot, port) {
                 None => (self.sending.header(snapshot, port.id.slot(), tunnel, 0)).ok(),
                 place => place,
             };
             let length = frame.len() as u64;
-            if let Some(prepared) = place.and_then(|at| self.sending.headers.get(at as usize))
-                && prepared.push_quick(
-                    &mut frame,
-                    prepared.id,
-                    &tunnels.secret,
-                    GeneveOptions::NONE,
-                )
-            {
-                prepared.touch();
-                if run.device != Some(prepared.device) {
-                    let device = prepared.device;
-                    self.send_run_of_each(mirrored, &mut run);
-                    run.device = Some(device);
+            if let Some(prepared) = place.and_then(|at| self.sending.headers.get(at as usize)) {
+                let said = &self.sending.said;
+                let (id, options) = match reads {
+                    true => (tunnel.spec.key_of(&said.info), said.options.options()),
+                    false => (prepared.id, GeneveOptions::NONE),
+                };
+                if (!reads || said.is_common())
+                    && prepared.push_quick(&mut frame, id, &tunnels.secret, options)
+                {
+                    prepared.touch();
+                    if run.device != Some(prepared.device) {
+                        let device = prepared.device;
+                        self.send_run_of_each(mirrored, &mut run);
+                        run.device = Some(device);
+                    }
+                    run.sent.push((port, length));
+                    run.frames.push(frame);
+                    continue;
                 }
-                run.sent.push((port, length));
-                run.frames.push(frame);
-                continue;
             }
             self.send_run_of_each(mirrored, &mut run);
             self.send_by_tunnel(port, tunnel, mirrored, frame);
@@ -1447,7 +1467,11 @@ impl<F: Frame> Forward<'_, F> {
             hop.waiting.push_back(Waiting {
                 until_ms: until_ms.unwrap_or(now_ms + WAIT_MS),
                 port: port.id,
-                said: sending.said.clone(),
+                said: match &port.tunnel {
+                    Some(tunnel) if tunnel.reads_packets => sending.said.clone(),
+                    // It may be of an earlier packet, and the tunnel may read it by then.
+                    _ => Said::default(),
+                },
                 fcf: sending.fcf,
                 depth: self.depth,
                 mirrored,
@@ -1530,19 +1554,20 @@ impl<F: Frame> Forward<'_, F> {
             return frames.for_each(|frame| self.emit_past_tunnels(port, mirrored, frame));
         };
         let mut staged = std::mem::take(&mut self.sending.staged);
+        staged.reserve(BURST);
         loop {
             let stage = stages::enter(Stage::Tunnel, 0);
             let mut other = None;
             for frame in frames.by_ref() {
-                match self.find_common(tunnels, device, &frame, staged.next()) {
-                    Some(slot) => staged.keep(frame, slot),
+                match self.find_common(tunnels, device, &frame) {
+                    Some((slot, found)) => staged.push((frame, slot, found)),
                     None => other = Some(frame),
                 }
-                if other.is_some() || staged.is_full() {
+                if other.is_some() || staged.len() >= BURST {
                     break;
                 }
             }
-            let ended = other.is_none() && !staged.is_full();
+            let ended = other.is_none() && staged.len() < BURST;
             self.arrive_together(&mut staged);
             drop(stage);
             if let Some(frame) = other
@@ -1565,23 +1590,36 @@ impl<F: Frame> Forward<'_, F> {
         tunnels: &Tunnels,
         device: &Device,
         frame: &F,
-        found: &mut Decapsulated,
-    ) -> Option<u32> {
-        let Front::Outer(outer) = Front::of(frame.head()) else {
-            return None;
-        };
-        if !outer.is_for(device) {
+    ) -> Option<(u32, Usual)> {
+        let head: &[u8; 38] = frame.head().first_chunk()?;
+        // Read, like the address, before it is known that this is UDP over IPv4.
+        let port = u16::from_be_bytes([head[36], head[37]]);
+        if head[..6] != device.mac {
             return None;
         }
-        let mut kinds = tunnels.receivers.by(outer.over);
-        let kind = kinds.find(|kind| parse_quick(frame, *kind, found))?;
-        let slot = self
-            .sending
-            .receiver(tunnels, kind, outer.over.port(), found)?;
-        if let Some(port) = self.snapshot.port(slot) {
-            packet::parse::prefetch_at(std::ptr::from_ref(port));
+        for protocol in tunnels.receivers.by(Over::Udp(port)) {
+            // Others' packets are not worth a sum over their payload.
+            if !device.owns([head[30], head[31], head[32], head[33]].into()) {
+                return None;
+            }
+            let Some(found) = parse_quick(frame, protocol.kind) else {
+                continue;
+            };
+            let (addresses, id) = ((found.src, found.dst), found.id.into());
+            let slot = self.sending.receiver_over_ipv4(
+                tunnels,
+                protocol,
+                port,
+                Carries::Frames,
+                addresses,
+                id,
+            )?;
+            if let Some(port) = self.snapshot.port(slot) {
+                packet::parse::prefetch_at(std::ptr::from_ref(port));
+            }
+            return Some((slot, found));
         }
-        Some(slot)
+        None
     }
 
     /// Keeps a fragment that came for one of this host's addresses for the rest of its packet,
@@ -1646,8 +1684,8 @@ impl<F: Frame> Forward<'_, F> {
     /// frames that no tunnel's protocol claims.
     fn terminate(&mut self, tunnels: &Tunnels, mut frame: F, over: Over) -> Option<F> {
         let receivers = &tunnels.receivers;
-        let mut kinds = receivers.by(over).peekable();
-        if kinds.peek().is_none() {
+        let mut protocols = receivers.by(over).peekable();
+        if protocols.peek().is_none() {
             return Some(frame);
         }
         if let Over::Tcp(port) = over {
@@ -1658,17 +1696,20 @@ impl<F: Frame> Forward<'_, F> {
             return None;
         }
         let mut reason = DropReason::TunnelNoPort;
-        for kind in kinds {
+        for protocol in protocols {
             let found = &mut self.sending.found;
-            let parsed = match parse_quick(&frame, kind, found) {
-                true => Ok(()),
-                false => parse_into(&mut frame, kind, found),
+            let parsed = match parse_quick(&frame, protocol.kind) {
+                Some(usual) => {
+                    *found = usual.decapsulated(&frame, protocol.kind);
+                    Ok(())
+                }
+                None => parse_into(&mut frame, protocol.kind, found),
             };
             match parsed {
                 Err(error) => reason = error.into(),
                 Ok(()) => {
                     let found = std::mem::take(found);
-                    match (self.sending).receiver(tunnels, kind, over.port(), &found) {
+                    match (self.sending).receiver(tunnels, protocol, over.port(), &found) {
                         Some(slot) => {
                             if let Err(reason) = self.arrive_by(slot, frame, &found) {
                                 self.cell.drop(reason, 1);
@@ -1727,97 +1768,26 @@ impl<F: Frame> Forward<'_, F> {
         port: u16,
     ) -> Result<(), DropReason> {
         let found = all.open(&mut frame)?;
-        let slot = self
-            .sending
-            .receiver(tunnels, TunnelKind::Stt, port, &found)
+        let protocol = tunnels.receivers.by(Over::Tcp(port)).next();
+        let slot = protocol
+            .and_then(|protocol| self.sending.receiver(tunnels, protocol, port, &found))
             .ok_or(DropReason::TunnelNoPort)?;
         self.arrive_by(slot, frame, &found)
     }
 
     /// Makes a frame whose outer headers have been read come in by the tunnel port of this slot.
-    fn arrive_by(&mut self, slot: u32, frame: F, found: &Decapsulated) -> Result<(), DropReason> {
-        let port = self.snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
-        let (frame, arrival) = self.bare(port, frame, found)?;
-        let (frame, arrival) = (std::iter::once(frame), std::iter::once(arrival));
-        (self.patches).push_inner(port.bridge, self.depth + 1, frame, arrival)?;
-        self.cell.tunnel_received.add(1);
-        Ok(())
-    }
-
-    /// Does the same for staged frames; those that are for one bridge come in together.
-    #[inline(always)]
-    fn arrive_together(&mut self, staged: &mut Staged<F>) {
-        let Staged {
-            frames,
-            found,
-            bare,
-            arrivals,
-        } = staged;
-        for (_, slot) in frames.iter() {
-            if let Some(port) = self.snapshot.port(*slot) {
-                port.counters.prefetch(self.worker);
-            }
-        }
-        let mut bridge = 0;
-        for ((frame, slot), found) in frames.drain(..).zip(found.iter()) {
-            let Some(port) = self.snapshot.port(slot) else {
-                self.cell.drop(DropReason::TunnelNoPort, 1);
-                continue;
-            };
-            if port.bridge != bridge {
-                self.push_inner(bridge, bare, arrivals);
-                bridge = port.bridge;
-            }
-            match self.bare(port, frame, found) {
-                Ok((frame, arrival)) => {
-                    bare.push(frame);
-                    arrivals.push(arrival);
-                }
-                Err(reason) => self.cell.drop(reason, 1),
-            }
-        }
-        self.push_inner(bridge, bare, arrivals);
-    }
-
-    /// Makes decapsulated frames come in at a bridge. Where bursts have gone through too many
-    /// bridges already, all of them are dropped.
-    fn push_inner(&mut self, bridge: u32, frames: &mut Vec<F>, arrivals: &mut Vec<Arrival>) {
-        let count = frames.len() as u64;
-        if count == 0 {
-            return;
-        }
-        let (depth, arrivals) = (self.depth + 1, arrivals.drain(..));
-        match self
-            .patches
-            .push_inner(bridge, depth, frames.drain(..), arrivals)
-        {
-            Ok(()) => self.cell.tunnel_received.add(count),
-            Err(reason) => self.cell.drop(reason, count),
-        }
-    }
-
-    /// Removes the outer headers of a frame that have been read.
-    #[inline(always)]
-    fn bare(
-        &self,
-        port: &PortState,
+    fn arrive_by(
+        &mut self,
+        slot: u32,
         mut frame: F,
         found: &Decapsulated,
-    ) -> Result<(F, Arrival), DropReason> {
-        let options = found.options(&frame);
-        if !options.bytes().is_empty() {
-            let bridge = self.snapshot.bridge(port.bridge);
-            let map = bridge.and_then(|bridge| bridge.options.as_deref());
-            options.check(map.unwrap_or_default())?;
-        }
-        let arrival = Arrival {
-            port: port.id.slot(),
-            info: found.info,
-            options: match options.bytes() {
-                [] => SmallVec::new(),
-                bytes => SmallVec::from_slice(bytes),
-            },
-        };
+    ) -> Result<(), DropReason> {
+        let snapshot = self.snapshot;
+        let port = snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
+        let bridge = snapshot.bridge(port.bridge);
+        let bytes: SmallVec<[u8; 32]> = SmallVec::from_slice(found.options(&frame).bytes());
+        let options = GeneveOptions::new(&bytes).unwrap_or_default();
+        check_options(bridge, options)?;
         decapsulate(&mut frame, found)?;
         if let Payload::Packet(eth_type) = found.payload
             && found.start != 0
@@ -1825,7 +1795,56 @@ impl<F: Frame> Forward<'_, F> {
         {
             return Err(DropReason::TunnelNoBuffer);
         }
-        Ok((frame, arrival))
+        let batch = (self.patches).inner_batch(port.bridge, self.depth + 1, 1)?;
+        // Cannot fail: the options have been checked, so that nothing was charged in vain.
+        note(&mut batch.arrivals, slot, bridge, &found.info, options)?;
+        batch.frames.push(frame);
+        self.cell.tunnel_received.add(1);
+        Ok(())
+    }
+
+    /// Does the same for staged frames; those that are for one bridge come in together.
+    #[inline(always)]
+    fn arrive_together(&mut self, staged: &mut Staged<F>) {
+        let snapshot = self.snapshot;
+        for (_, slot, _) in staged.iter() {
+            if let Some(port) = snapshot.port(*slot) {
+                port.counters.prefetch(self.worker);
+            }
+        }
+        let bridge_of = |slot: u32| snapshot.port(slot).map(|port| port.bridge);
+        let (cell, depth) = (self.cell, self.depth + 1);
+        let mut rest = staged.drain(..);
+        while let Some((_, first, _)) = rest.as_slice().first() {
+            let here = bridge_of(*first);
+            let same = |(_, slot, _): &&(F, u32, Usual)| bridge_of(*slot) == here;
+            let count = rest.as_slice().iter().take_while(same).count();
+            let frames = rest.by_ref().take(count);
+            let batch = here.ok_or(DropReason::TunnelNoPort);
+            let batch = batch.and_then(|here| self.patches.inner_batch(here, depth, count));
+            let (batch, bridge) = match batch {
+                Ok(batch) => (batch, here.and_then(|here| snapshot.bridge(here))),
+                Err(reason) => {
+                    frames.for_each(drop);
+                    cell.drop(reason, count as u64);
+                    continue;
+                }
+            };
+            // Rules and groups that this turn sees, and what else of the bridge may look at metadata,
+            // will be the same when the frames come in: the turn has pinned them. A table's misses
+            // may begin to go to controllers meanwhile; these are told of no metadata then.
+            let looks = snapshot.monitored || bridge.is_some_and(BridgeState::looks_at_tunnels);
+            let before = batch.frames.len();
+            for (mut frame, slot, found) in frames {
+                let arrivals = &mut batch.arrivals;
+                match take_out(&mut frame, arrivals, slot, bridge, &found, looks) {
+                    Ok(()) => batch.frames.push(frame),
+                    Err(reason) => cell.drop(reason, 1),
+                }
+            }
+            let received = batch.frames.len() - before;
+            cell.tunnel_received.add(received as u64);
+        }
     }
 
     /// Tells control of a neighbour that has announced itself, if that was asked for or the limit

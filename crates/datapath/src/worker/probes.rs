@@ -4,7 +4,7 @@ use super::turn::Turn;
 use crate::counters::DropReason;
 use crate::monitor::{Monitor, Probe};
 use crate::snapshot::PortState;
-use crate::tunnel::Arrival;
+use crate::tunnel::Arrivals;
 use packet::key::at;
 use packet::tunnel::{TunnelFlags, TunnelInfo};
 use packet::{FlowKey, Frame};
@@ -45,19 +45,19 @@ impl<F: Frame> Turn<'_, F> {
 
     /// Does the same for what has come out of tunnels, with the tunnels' metadata.
     #[cold]
-    pub(super) fn take_tunnel_probes(&mut self, frames: &mut Vec<F>, arrivals: &mut Vec<Arrival>) {
+    pub(super) fn take_tunnel_probes(&mut self, frames: &mut Vec<F>, arrivals: &mut Arrivals) {
         let (snapshot, cell, guard) = (self.snapshot, self.cell, self.guard);
         // Filled with the first message: mostly there is none.
         let mut taken = Vec::new();
-        for (index, (frame, arrival)) in frames.iter().zip(&*arrivals).enumerate() {
-            let Some(port) = snapshot.port(arrival.port) else {
+        for (index, (frame, slot)) in frames.iter().zip(arrivals.slots()).enumerate() {
+            let Some(port) = snapshot.port(*slot) else {
                 continue;
             };
             let Some(monitor) = port.monitor.as_deref().filter(|_| !port.flags.down) else {
                 continue;
             };
             let in_key = port.tunnel.as_ref().map(|tunnel| tunnel.spec.in_key);
-            if !monitor.takes_key(arrival.info.id, in_key.unwrap_or_default()) {
+            if !monitor.takes_key(arrivals.info(index).id, in_key.unwrap_or_default()) {
                 continue;
             }
             let Some(outcome) = monitor.take(frame) else {
@@ -77,8 +77,7 @@ impl<F: Frame> Turn<'_, F> {
         }
         let mut of_frames = taken.iter();
         frames.retain(|_| !of_frames.next().is_some_and(|taken| *taken));
-        let mut of_arrivals = taken.iter();
-        arrivals.retain(|_| !of_arrivals.next().is_some_and(|taken| *taken));
+        arrivals.remove(&taken);
     }
 
     /// Sends what monitors want sent.

@@ -9,7 +9,7 @@ use crate::port::{BridgeId, PortId};
 use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::steering::Origin;
-use crate::tunnel::{self, Arrival, Sending};
+use crate::tunnel::{self, Arrivals, Sending};
 use conntrack::{Earlier, Tracked};
 use packet::io::BURST;
 use packet::key::at;
@@ -252,38 +252,36 @@ impl<'a, F: Frame> Turn<'a, F> {
 
     /// Processes decapsulated frames that come in by tunnel ports of a bridge. Leaves `frames`
     /// empty.
-    fn come_by(&mut self, bridge: u32, depth: u32, frames: &mut Vec<F>, arrivals: &[Arrival]) {
+    fn come_by(&mut self, bridge: u32, depth: u32, frames: &mut Vec<F>, arrivals: &Arrivals) {
         let gone = (DropReason::PortGone, frames.len() as u64);
-        let (Some(first), Some(bridge)) = (arrivals.first(), self.snapshot.bridge(bridge)) else {
+        let slots = arrivals.slots();
+        let (Some(&first), Some(bridge)) = (slots.first(), self.snapshot.bridge(bridge)) else {
             return self.cell.drop(gone.0, gone.1);
         };
-        let program = &bridge.program;
-        let looks = !program.needed().intersect(tunnel::WORDS).is_empty();
-        let looks = looks || bridge.keeps_tunnel || program.tells();
-        let same = arrivals.iter().all(|arrival| arrival.port == first.port);
-        if same && !looks {
-            return match self.snapshot.port(first.port) {
+        let looks = bridge.looks_at_tunnels();
+        if !looks && slots.iter().all(|slot| *slot == first) {
+            return match self.snapshot.port(first) {
                 Some(port) => self.arrive(port, depth, frames),
                 None => self.cell.drop(gone.0, gone.1),
             };
         }
         let snapshot = self.snapshot;
         let is_plain = |port: &&PortState| port.plain_ingress;
-        let port = |arrival: &Arrival| snapshot.port(arrival.port).filter(is_plain);
+        let port = |slot: &u32| snapshot.port(*slot).filter(is_plain);
         let mut ports: SmallVec<[&PortState; BURST]> = SmallVec::new();
-        ports.extend(arrivals.iter().map_while(port));
-        if ports.len() == arrivals.len() {
+        ports.extend(slots.iter().map_while(port));
+        if ports.len() == slots.len() {
             return self.come_together(bridge, depth, frames, arrivals, &ports, looks);
         }
         // One by one, because the code that drops frames does not know their tunnel metadata.
         let mut one = Vec::with_capacity(1);
-        for (frame, arrival) in frames.drain(..).zip(arrivals) {
-            let Some(port) = snapshot.port(arrival.port) else {
+        for (index, (frame, slot)) in frames.drain(..).zip(slots).enumerate() {
+            let Some(port) = snapshot.port(*slot) else {
                 self.cell.drop(DropReason::PortGone, 1);
                 continue;
             };
             one.push(frame);
-            self.come_by_one(port, bridge, depth, &mut one, arrival);
+            self.come_by_one(port, bridge, depth, &mut one, (arrivals, index));
         }
     }
 
@@ -294,7 +292,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         bridge: &'a BridgeState,
         depth: u32,
         frames: &mut Vec<F>,
-        arrivals: &[Arrival],
+        arrivals: &Arrivals,
         ports: &[&PortState],
         looks: bool,
     ) {
@@ -310,7 +308,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         // The flow control field depends on each packet's port.
         if bridge.options_fit && !bridge.keeps_fcf {
             let numbers: SmallVec<[PortNo; BURST]> = ports.iter().map(|port| port.number).collect();
-            let say = |index: usize, words: &mut TunnelWords| arrivals[index].to_words(map, words);
+            let say = |index: usize, words: &mut TunnelWords| *words = *arrivals.words(index);
             let say = looks.then_some(say);
             return engine.burst_by_tunnels(program, guard, &numbers, frames, say, now_ms, forward);
         }
@@ -319,7 +317,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         let asking = ports.iter().find(learns).or(ports.first());
         let in_port = asking.map_or(0, |port| port.number);
         let begin = |index: usize, key: &mut FlowKey, _: &mut Earlier| {
-            arrivals[index].to_key(map, key);
+            arrivals.to_key(index, map, key);
             key.set_u32(at::IN_PORT, ports[index].number);
         };
         let given = tunnel::WORDS;
@@ -336,13 +334,13 @@ impl<'a, F: Frame> Turn<'a, F> {
         bridge: &'a BridgeState,
         depth: u32,
         one: &mut Vec<F>,
-        arrival: &Arrival,
+        (arrivals, index): (&Arrivals, usize),
     ) {
-        if port.mirror_in != 0 {
-            self.sending.say(arrival);
+        if port.mirror_in != 0 && bridge.keeps_tunnel {
+            self.sending.say(arrivals.info(index));
         }
         let map = bridge.options.as_ref();
-        let begin = |_: usize, key: &mut FlowKey, _: &mut Earlier| arrival.to_key(map, key);
+        let begin = |_: usize, key: &mut FlowKey, _: &mut Earlier| arrivals.to_key(index, map, key);
         self.come_alone(port, bridge, depth, one, tunnel::WORDS, begin);
     }
 

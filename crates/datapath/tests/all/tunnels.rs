@@ -9,7 +9,7 @@ use datapath::{BUCKETS, BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpe
 use packet::build::Builder;
 use packet::edit::CompiledSet;
 use packet::frame::{Gso, Offload};
-use packet::tunnel::{Addresses, Mapping, TunnelKind, decapsulate, parse};
+use packet::tunnel::{Addresses, Mapping, TunnelFlags, TunnelKind, decapsulate, parse};
 use packet::{Field, Frame, HeapFrame, Value};
 use program::actions::{Bits, Op, PortNo};
 use std::net::{IpAddr, Ipv4Addr};
@@ -625,24 +625,44 @@ fn bursts_go_and_come_by_what_rules_copy() {
 /// port, in their order; what is for none of them goes to the device.
 #[test]
 fn bursts_of_many_tunnels_are_told_apart() {
+    tell_apart(TunnelKind::Vxlan { gbp: false }, false);
+}
+
+/// The same where rules say with which key packets leave by two of three tunnels.
+#[test]
+fn bursts_of_many_tunnels_have_the_keys_of_rules() {
+    tell_apart(TunnelKind::Vxlan { gbp: false }, true);
+    tell_apart(TunnelKind::Geneve, true);
+}
+
+fn tell_apart(kind: TunnelKind, by_rules: bool) {
     const TUNNELS: u32 = 40;
     const COUNT: u32 = 400;
     let mut bed = Bed::new();
     bed.underlay(true);
-    let vxlan = TunnelKind::Vxlan { gbp: false };
     let mut ports = Vec::new();
     for number in 0..TUNNELS {
         let key = TunnelKey::Fixed((number + 1).into());
+        let by_rule = by_rules && number % 3 != 0;
         let spec = TunnelSpec {
             in_key: key,
-            out_key: key,
-            ..TunnelSpec::new(vxlan, remote())
+            out_key: if by_rule { TunnelKey::Flow } else { key },
+            ..TunnelSpec::new(kind, remote())
         };
         ports.push(bed.tunnel(100 + number, spec));
         let mut from = in_port(1);
         from.set_exact(Field::EthType, 0x0800);
         from.set_exact(Field::Ipv4Dst, (0x0a01_0200 + number).into());
-        let out = vec![Op::Output(100 + number)];
+        let mut out = vec![Op::Output(100 + number)];
+        if by_rules {
+            // A tunnel with a key of its own does not look at it.
+            let said = if by_rule { number + 1 } else { 99 };
+            out.insert(0, set(Field::TunId, said.into()));
+            if kind == TunnelKind::Geneve && number % 7 == 1 {
+                // Control packets, whose headers are not the usual ones.
+                out.insert(0, set(Field::TunFlags, TunnelFlags::OAM.bits().into()));
+            }
+        }
         bed.switch.rule(bed.overlay, 0, 1, from, out);
         // One sends back where packets came from, which is no way.
         let back = match number {
@@ -666,12 +686,14 @@ fn bursts_of_many_tunnels_are_told_apart() {
     let mut seen = Vec::new();
     for outer in &frames {
         let mut outer = outer.clone();
-        let found = parse(&mut outer, vxlan).unwrap();
+        let found = parse(&mut outer, kind).unwrap();
         decapsulate(&mut outer, &found).unwrap();
         let bytes = outer.to_vec();
         let index = u32::from_be_bytes(bytes[42..46].try_into().unwrap());
         assert_eq!(bytes, inner(index).to_vec());
         assert_eq!(found.info.id, u64::from(number(index)) + 1);
+        let is_control = kind == TunnelKind::Geneve && number(index) % 7 == 1;
+        assert_eq!(found.info.flags.contains(TunnelFlags::OAM), is_control);
         let before = last[number(index) as usize].replace(index);
         assert!(before < Some(index));
         seen.push(index);
@@ -708,6 +730,63 @@ fn bursts_of_many_tunnels_are_told_apart() {
         let stats = bed.switch.datapath.port_stats(port).unwrap();
         assert_eq!((stats.rx_packets, stats.tx_packets), (each, each));
     }
+}
+
+/// A packet that waits for a next hop leaves without the metadata of one before it, also where its
+/// tunnel begins to read metadata meanwhile.
+#[test]
+fn packets_that_wait_keep_no_others_metadata() {
+    let mut bed = Bed::new();
+    bed.underlay(false);
+    let vxlan = TunnelKind::Vxlan { gbp: false };
+    let by_flow = TunnelSpec {
+        in_key: TunnelKey::Flow,
+        out_key: TunnelKey::Flow,
+        ..TunnelSpec::new(vxlan, remote())
+    };
+    let mut last = None;
+    // So many that packets of a burst go to them together.
+    for number in 0..20 {
+        let spec = TunnelSpec {
+            dst_port: 5000 + number,
+            ..match number % 2 {
+                0 => by_flow.clone(),
+                _ => TunnelSpec::new(vxlan, remote()),
+            }
+        };
+        let port = bed.tunnel(100 + PortNo::from(number), spec.clone());
+        last = Some((port, spec));
+    }
+    let (port, spec) = last.unwrap();
+    let out = [Op::Output(118), Op::Output(119)];
+    for (op, low) in out.into_iter().zip([1, 2]) {
+        let mut matching = in_port(1);
+        matching.set_exact(Field::EthType, 0x0800);
+        matching.set_exact(Field::Ipv4Dst, 0x0a01_0200 + low);
+        let ops = vec![set(Field::TunId, 77), op];
+        bed.switch.rule(bed.overlay, 0, 1, matching, ops);
+    }
+    let to = |low: u32| {
+        Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+            .ipv4(0x0a01_0101, 0x0a01_0200 + low)
+            .udp(1000, 2000)
+            .payload(&[7; 60])
+            .frame()
+    };
+    bed.inner.put_all([to(1), to(2)]);
+    wait_until("both wait", || coverage(&bed, "tunnel_waited") == 2);
+    let changed = TunnelSpec {
+        in_key: TunnelKey::Flow,
+        out_key: TunnelKey::Flow,
+        ..spec
+    };
+    bed.switch.datapath.set_tunnel(port, changed).unwrap();
+    bed.underlay(true);
+    let mut ids: Vec<u64> = (bed.sent(2).into_iter())
+        .map(|mut outer| parse(&mut outer, vxlan).unwrap().info.id)
+        .collect();
+    ids.sort();
+    assert_eq!(ids, [0, 77]);
 }
 
 /// On a tunnel that carries many keys a monitor sends and takes messages with the key 0 only: what

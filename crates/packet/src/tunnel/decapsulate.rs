@@ -10,7 +10,7 @@ use super::{
     VXLAN_VNI, inner, stt,
 };
 use crate::checksum::{self, Sum};
-use crate::frame::{Frame, Gso};
+use crate::frame::{Frame, Gso, Offload};
 use crate::parse::{ETH_TYPE_MIN, ETHERNET_LEN, HEADERS_LIMIT, IPV4_LEN, IPV6_LEN, TAG_LEN};
 
 /// Length of the header of VXLAN and GTP-U, and of Geneve without options.
@@ -182,18 +182,99 @@ pub fn parse<F: Frame>(frame: &mut F, kind: TunnelKind) -> Result<Decapsulated, 
 /// IPv4 without options, UDP, 8 bytes of the tunnel's own.
 const COMMON: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN + 8;
 
-/// [`parse_into`] for most packets: VXLAN or Geneve over IPv4, unfragmented, without options of IP,
-/// headers in one segment, no offload work. Returns false, with `found` undefined, for all others,
-/// valid or not.
+/// What the outer headers of most packets say ([`parse_quick`]), in a few words: writing and
+/// reading those of a [`Decapsulated`] takes longer than parsing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usual {
+    /// The key: a VNI (24 bits).
+    pub id: u32,
+    /// Outer IPv4 source.
+    pub src: u32,
+    /// Outer IPv4 destination.
+    pub dst: u32,
+    /// First byte of the inner frame, which ends with the outer one.
+    start: u16,
+    flags: TunnelFlags,
+    tos: u8,
+    ttl: u8,
+}
+
+impl Usual {
+    /// Returns what the outer headers say.
+    #[inline]
+    pub fn info(&self) -> TunnelInfo {
+        TunnelInfo {
+            id: u64::from(self.id),
+            addresses: Some(Addresses::V4 {
+                src: self.src,
+                dst: self.dst,
+            }),
+            flags: self.flags,
+            tos: self.tos,
+            ttl: self.ttl,
+            ..TunnelInfo::default()
+        }
+    }
+
+    /// Returns the same as [`parse`] has it; `frame` is the parsed one, and `kind` its tunnel's.
+    pub fn decapsulated(&self, frame: &impl Frame, kind: TunnelKind) -> Decapsulated {
+        Decapsulated {
+            info: self.info(),
+            payload: Payload::Ethernet,
+            start: self.start.into(),
+            end: frame.len(),
+            options: match kind {
+                TunnelKind::Geneve => (COMMON as u16, self.start),
+                _ => (0, 0),
+            },
+            is_stt: false,
+        }
+    }
+
+    /// Whether there are Geneve options.
+    #[inline(always)]
+    pub fn has_options(&self) -> bool {
+        usize::from(self.start) > COMMON
+    }
+
+    /// Returns the Geneve options of the parsed frame, before [`Usual::remove`].
+    #[inline]
+    pub fn options<'f>(&self, frame: &'f impl Frame) -> GeneveOptions<'f> {
+        let bytes = frame.head().get(COMMON..usize::from(self.start));
+        GeneveOptions::new(bytes.unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// Whether the outer header says "congestion experienced".
+    #[inline(always)]
+    pub fn is_congested(&self) -> bool {
+        inner::is_congested(self.tos)
+    }
+
+    /// Propagates congestion to the parsed frame's inner packet, as [`decapsulate`] does, where the
+    /// outer header [says so](Usual::is_congested); to be done before [`Usual::remove`].
+    #[cold]
+    pub fn carry_congestion<F: Frame>(&self, frame: &mut F) -> Result<(), Reason> {
+        let (start, end) = (self.start.into(), frame.len());
+        carry_congestion(frame, start, end, Payload::Ethernet)
+    }
+
+    /// Removes the outer headers from the parsed frame; what is in them does not matter any more.
+    #[inline(always)]
+    pub fn remove<F: Frame>(&self, frame: &mut F) {
+        frame.pull_front(self.start.into());
+        frame.set_offload(Offload::default());
+    }
+}
+
+/// [`parse`] for most packets: VXLAN or Geneve over IPv4, unfragmented, without options of IP,
+/// headers in one segment, no offload work. Returns None for all others, valid or not.
 #[inline(always)]
-pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulated) -> bool {
+pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind) -> Option<Usual> {
     let offload = frame.offload();
     if offload.partial_checksum || offload.gso != Gso::None {
-        return false;
+        return None;
     }
-    let Some(head) = frame.head().first_chunk::<{ COMMON + ETHERNET_LEN }>() else {
-        return false;
-    };
+    let head = frame.head().first_chunk::<{ COMMON + ETHERNET_LEN }>()?;
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let double = |at: usize| u32_at(head, at);
     // The first four bytes of the tunnel's header: only flags. Geneve's number of options, and
@@ -207,19 +288,17 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
                 u32::from_be_bytes(ignored),
             )
         }
-        _ => return false,
+        _ => return None,
     };
     let mut start = COMMON;
-    let mut options = (0, 0);
     if kind == TunnelKind::Geneve {
         start += usize::from(head[COMMON - 8] & 0x3f) * 4;
-        options = (COMMON as u16, start as u16);
         if start != COMMON {
             let bytes = frame.head().get(COMMON..start);
             if bytes.and_then(GeneveOptions::new).is_none()
                 || frame.head().len() < start + ETHERNET_LEN
             {
-                return false;
+                return None;
             }
         }
     }
@@ -231,9 +310,7 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
         && usize::from(word(38)) + IPV4_LEN == total
         && double(42) & !ignored == wanted
         && head[49] == 0;
-    let Some(ip) = head[ETHERNET_LEN..].first_chunk::<IPV4_LEN>() else {
-        return false;
-    };
+    let ip = head[ETHERNET_LEN..].first_chunk::<IPV4_LEN>()?;
     // One word after the other, without a loop.
     let (words, _) = ip.as_chunks::<4>();
     let sum: u64 = words
@@ -241,7 +318,7 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
         .map(|word| u64::from(u32::from_ne_bytes(*word)))
         .sum();
     if !common || !checksum::is_sound(sum) {
-        return false;
+        return None;
     }
     let has_checksum = word(40) != 0;
     if has_checksum && !offload.checksum_valid {
@@ -252,31 +329,21 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
         sum.add_u16(word(38));
         sum.add_u16(checksum::frame_sum(frame, COMMON - 16, frame.len()));
         if sum.fold() != 0xffff {
-            return false;
+            return None;
         }
     }
-    *found = Decapsulated {
-        info: TunnelInfo {
-            id: u64::from(double(46) >> 8),
-            addresses: Some(Addresses::V4 {
-                src: double(26),
-                dst: double(30),
-            }),
-            flags: TunnelFlags::KEY,
-            tos: head[15],
-            ttl: head[22],
-            ..TunnelInfo::default()
-        },
-        payload: Payload::Ethernet,
-        start,
-        end: frame.len(),
-        options,
-        is_stt: false,
-    };
-    let flags = &mut found.info.flags;
+    let mut flags = TunnelFlags::KEY;
     flags.set(TunnelFlags::DF, fragment & 0x4000 != 0);
     flags.set(TunnelFlags::CSUM, has_checksum);
-    true
+    Some(Usual {
+        id: double(46) >> 8,
+        src: double(26),
+        dst: double(30),
+        start: start as u16,
+        flags,
+        tos: head[15],
+        ttl: head[22],
+    })
 }
 
 /// [`parse`] that writes its result to `found`, which is undefined after an error. A returned value
@@ -778,7 +845,7 @@ pub fn decapsulate<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), 
         return decapsulate_stt(frame, found);
     }
     if inner::is_congested(found.info.tos) {
-        carry_congestion(frame, found)?;
+        carry_congestion(frame, start, end, found.payload)?;
     }
     frame.truncate(end);
     frame.pull_front(start);
@@ -798,12 +865,13 @@ pub fn decapsulate<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), 
 }
 
 fn decapsulate_stt<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), Reason> {
+    let Decapsulated { start, end, .. } = *found;
     let (offload, tag) = stt::inside(frame, found)?;
     if inner::is_congested(found.info.tos) {
-        carry_congestion(frame, found)?;
+        carry_congestion(frame, start, end, found.payload)?;
     }
-    frame.truncate(found.end);
-    frame.pull_front(found.start);
+    frame.truncate(end);
+    frame.pull_front(start);
     frame.set_offload(offload);
     // There is room where the header was.
     if tag.push(frame) {
@@ -814,8 +882,13 @@ fn decapsulate_stt<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), 
 }
 
 #[cold]
-fn carry_congestion<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), Reason> {
-    let Some(ip) = InnerIp::find(frame, found.start, found.end, found.payload) else {
+fn carry_congestion<F: Frame>(
+    frame: &mut F,
+    start: usize,
+    end: usize,
+    payload: Payload,
+) -> Result<(), Reason> {
+    let Some(ip) = InnerIp::find(frame, start, end, payload) else {
         return Ok(());
     };
     if !ip.is_ecn_capable() {

@@ -19,6 +19,9 @@ const USUAL_MTU: u16 = 1500;
 /// Half of the longest header that [`Header::push_quick`] copies, in two overlapping parts.
 const HALF: usize = 32;
 
+/// Length of the usual header of VXLAN and Geneve: Ethernet without a tag, IPv4, UDP, and 8 bytes.
+const USUAL: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN + 8;
+
 /// Offset of SCTP's checksum, which is not an Internet checksum.
 const SCTP_OFFSET: u16 = 8;
 
@@ -213,6 +216,8 @@ pub struct Header {
     pseudo_sum: u16,
     /// Whether [`Header::push_quick`] supports this header.
     quick: bool,
+    /// Whether it is of VXLAN or Geneve, [`USUAL`] bytes long and without a checksum.
+    usual: bool,
 }
 
 impl Header {
@@ -234,6 +239,7 @@ impl Header {
             ip_sum: 0,
             pseudo_sum: 0,
             quick: false,
+            usual: false,
         };
         header.put_ethernet(spec);
         header.put_ip(spec);
@@ -260,6 +266,10 @@ impl Header {
             && header.sequence_at == 0
             && spec.kind != TunnelKind::Gtpu
             && (HALF..=2 * HALF).contains(&header.header_len());
+        header.usual = header.quick
+            && matches!(spec.kind, TunnelKind::Vxlan { .. } | TunnelKind::Geneve)
+            && header.header_len() == USUAL
+            && header.checksum_at == 0;
         Ok(header)
     }
 
@@ -503,6 +513,9 @@ impl Header {
         hash: u32,
         options: GeneveOptions<'_>,
     ) -> bool {
+        if self.usual {
+            return self.push_usual(frame, id, tos, ttl, hash, options);
+        }
         let behind = match self.kind {
             TunnelKind::Geneve => options.bytes(),
             _ => &[],
@@ -539,6 +552,57 @@ impl Header {
         if self.checksum_at != 0 {
             self.fill_checksum(frame);
         }
+        true
+    }
+
+    /// [`Header::push_quick`] for headers whose fields are where most of VXLAN and Geneve are: no
+    /// place needs to be looked up or checked.
+    #[inline(always)]
+    fn push_usual<F: Frame>(
+        &self,
+        frame: &mut F,
+        id: u64,
+        tos: u8,
+        ttl: u8,
+        hash: u32,
+        options: GeneveOptions<'_>,
+    ) -> bool {
+        const IP: usize = ETHERNET_LEN;
+        const UDP: usize = IP + IPV4_LEN;
+        const TUNNEL: usize = UDP + UDP_LEN;
+        let behind = match self.kind {
+            TunnelKind::Geneve => options.bytes(),
+            _ => &[],
+        };
+        let length = frame.len() + USUAL + behind.len() - IP;
+        if length > usize::from(u16::MAX) || !frame.push_front(USUAL + behind.len()) {
+            return false;
+        }
+        let head = frame.head_mut().split_first_chunk_mut::<USUAL>();
+        let (Some((header, rest)), Some(from)) = (head, self.bytes.first_chunk()) else {
+            return false; // cannot happen: the bytes were just added
+        };
+        *header = *from;
+        if !behind.is_empty() {
+            rest[..behind.len()].copy_from_slice(behind);
+            header[TUNNEL] = (behind.len() / 4) as u8;
+            if options.has_critical() {
+                header[TUNNEL + 1] |= GENEVE_CRITICAL;
+            }
+        }
+        let mut sum = Sum::new();
+        sum.add_u16(self.ip_sum);
+        sum.add_u16(tos.into());
+        sum.add_u16(length as u16);
+        sum.add_u16(u16::from(ttl) << 8);
+        header[IP + 1] = tos;
+        header[IP + 2..IP + 4].copy_from_slice(&(length as u16).to_be_bytes());
+        header[IP + 8] = ttl;
+        header[IP + 10..IP + 12].copy_from_slice(&sum.finish().to_be_bytes());
+        header[UDP..UDP + 2].copy_from_slice(&source_port(hash).to_be_bytes());
+        let length = (length - IPV4_LEN) as u16;
+        header[UDP + 4..UDP + 6].copy_from_slice(&length.to_be_bytes());
+        header[TUNNEL + 4..].copy_from_slice(&((id as u32) << 8).to_be_bytes());
         true
     }
 

@@ -68,6 +68,19 @@ pub fn flow_hash_ipv4(keyed: &Keyed, addresses: u64, ports: u32, protocol: u8) -
     (hasher.finish() >> 32) as u32
 }
 
+/// Returns the [`flow_hash`] of an IPv6 packet that is not a fragment: its source and destination
+/// as in the header, its ports (0 for protocols without) and its protocol.
+#[inline(always)]
+pub fn flow_hash_ipv6(keyed: &Keyed, addresses: &[u8; 32], ports: u32, protocol: u8) -> u32 {
+    let mut hasher = keyed.build_hasher();
+    let (words, _) = addresses.as_chunks();
+    for at in [0, 2, 1, 3] {
+        hasher.write_u64(u64::from_be_bytes(words[at]));
+    }
+    hasher.write_u64(u64::from(ports) << 8 | u64::from(protocol));
+    (hasher.finish() >> 32) as u32
+}
+
 /// The range of source ports of all tunnels: its first port, and its end in the upper half.
 static CHOSEN_PORTS: AtomicU32 =
     AtomicU32::new(SOURCE_PORTS.start as u32 | (SOURCE_PORTS.end as u32) << 16);

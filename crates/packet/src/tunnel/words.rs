@@ -52,6 +52,10 @@ static PLACES: [u8; 128] = {
     places
 };
 
+/// Where [`TunnelWords`] holds a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place(u8);
+
 /// The `tun_*` words of a packet's key: all of [`TunnelInfo::WORDS`], which of the options it has,
 /// and the last eight words of their bodies. A bridge whose map has bodies elsewhere
 /// ([`TunnelWords::fit`]) needs whole keys.
@@ -68,7 +72,27 @@ impl TunnelWords {
     /// Returns whether a word of the key is among those held.
     #[inline]
     pub fn holds(word: usize) -> bool {
-        PLACES.get(word).is_some_and(|place| *place != NOWHERE)
+        TunnelWords::place(word).is_some()
+    }
+
+    /// Returns where a word of the key is held.
+    #[inline]
+    pub fn place(word: usize) -> Option<Place> {
+        let place = PLACES.get(word).filter(|place| **place != NOWHERE);
+        place.map(|place| Place(*place))
+    }
+
+    /// Returns the word held at a place.
+    #[inline(always)]
+    pub fn at(&self, place: Place) -> u64 {
+        self.words[usize::from(place.0) % COUNT]
+    }
+
+    /// Writes bits of the word at a place: `word = word & !mask | value`.
+    #[inline(always)]
+    pub fn write_at(&mut self, place: Place, value: u64, mask: u64) {
+        let word = &mut self.words[usize::from(place.0) % COUNT];
+        *word = *word & !mask | value;
     }
 
     /// Returns whether the words held have room for all options of a map.

@@ -523,7 +523,8 @@ impl<F: Frame> Lanes<F> {
         let each = LaneSet(host.sends_together(those)).also_in(all);
         if !each.is_empty() {
             let to = each.iter().map(|lane| ports[lane]);
-            let mut taken = to.zip(leaving.take(each));
+            let taken = to.zip(leaving.take(each));
+            let mut taken = taken.map(|(port, frame)| (port, frame, None));
             host.output_each(in_port, mirrored, each.len(), &mut taken);
         }
         let with_first = with_first.minus(each);
@@ -609,8 +610,11 @@ impl<F: Frame> Lanes<F> {
             _ => each,
         };
         let (ports, frames) = (&self.ports, &mut self.frames);
-        let mut leaving =
-            (each.iter()).filter_map(|lane| Some((ports[lane], frames[lane].take()?)));
+        let (tunnels, tunnelled) = (&self.tunnels, self.tunnelled);
+        let mut leaving = each.iter().filter_map(|lane| {
+            let words = tunnelled.contains(lane).then(|| &tunnels[lane]);
+            Some((ports[lane], frames[lane].take()?, words))
+        });
         let Arrival { in_port, mirrored } = arrival;
         host.output_each(in_port, mirrored, each.len(), &mut leaving);
         each

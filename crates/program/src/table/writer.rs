@@ -396,17 +396,17 @@ impl BridgeWriter {
     /// Sets what becomes of packets that match no rule of `table`; takes effect at once, not by
     /// epoch.
     pub fn set_miss(&mut self, table: u8, miss: Miss) {
-        // Before packets can go on.
+        // Before packets can go on, or to a controller.
         self.bridge.learning.miss_changes(miss == Miss::Next);
+        if miss != Miss::Drop {
+            self.bridge.begin_to_tell();
+        }
         self.bridge.slots[usize::from(table)]
             .miss
             .store(miss as u8, Ordering::Relaxed);
         self.bridge.unwildcarded.all_changes();
         if miss == Miss::Next {
             self.bridge.misses_go_on.store(true, Ordering::Relaxed);
-        }
-        if miss != Miss::Drop {
-            self.bridge.begin_to_tell();
         }
         if self.ensure_counter(table) {
             // Fused paths through this table do not count its lookups.

@@ -95,9 +95,9 @@ impl Host<HeapFrame> for To<'_> {
     fn reads_tunnel(&self, port: u32) -> bool {
         self.0.reads_tunnel(port)
     }
-    /// Some ports of those that need not be told what is known of a packet.
+    /// Some ports, of those that are told packets' tunnel metadata and of others.
     fn sends_together(&self, ports: impl Iterator<Item = (usize, u32)> + Clone) -> u64 {
-        let some = ports.filter(|(_, port)| port % 3 == 0 && !self.0.reads_tunnel(*port));
+        let some = ports.filter(|(_, port)| port % 3 == 0);
         some.fold(0, |bits, (place, _)| bits | 1 << place)
     }
     fn malformed(&mut self, _: Malformed) {}

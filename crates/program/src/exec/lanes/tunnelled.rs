@@ -3,6 +3,7 @@
 
 use crate::actions::PortNo;
 use crate::actions::block::{ActionBlock, LANE_WORDS, Write};
+use crate::actions::transfer::Transfer;
 use crate::burst::{LOOKUP_MAX, LaneSet, Words};
 use crate::classifier::lanes::Found;
 use crate::exec::Engine;
@@ -44,22 +45,48 @@ impl<F: Frame> Lanes<F> {
             let new = set.minus(self.tunnelled);
             self.begin_tunnelled(new, |_, words| *words = TunnelWords::ZERO);
         }
+        // Where words are is found once for all lanes.
         for transfer in &transfers.list {
-            let (to, mask) = (transfer.to, transfer.mask);
-            for lane in set.iter() {
-                let value = match transfer.reads() {
-                    Some(word) if usize::from(word) < LANE_WORDS => {
-                        transfer.value(self.lanes[lane].words[usize::from(word) % LANE_WORDS])
-                    }
-                    Some(word) => transfer.value(Words::word(&self.sided(&self.all(), lane), word)),
-                    None => transfer.value(0),
-                };
-                if usize::from(to) < LANE_WORDS {
-                    let word = to;
-                    self.lanes[lane].write(&Write { word, mask, value });
-                } else {
-                    self.tunnels[lane].write(to, value, mask);
+            match transfer.reads() {
+                None => self.transfer_one(transfer, set, |_, _| 0),
+                Some(word) if usize::from(word) < LANE_WORDS => {
+                    self.transfer_one(transfer, set, |lanes, lane| {
+                        lanes.lanes[lane].words[usize::from(word) % LANE_WORDS]
+                    });
                 }
+                Some(word) => match TunnelWords::place(word.into()) {
+                    Some(place) => self.transfer_one(transfer, set, |lanes, lane| {
+                        match lanes.tunnelled.contains(lane) {
+                            true => lanes.tunnels[lane].at(place),
+                            false => 0,
+                        }
+                    }),
+                    None => self.transfer_one(transfer, set, |lanes, lane| {
+                        Words::word(&lanes.sided(&lanes.all(), lane), word)
+                    }),
+                },
+            }
+        }
+    }
+
+    /// Executes a transfer, given what returns the word that it reads.
+    #[inline(always)]
+    fn transfer_one(
+        &mut self,
+        transfer: &Transfer,
+        set: LaneSet,
+        read: impl Fn(&Self, usize) -> u64,
+    ) {
+        let (word, mask) = (transfer.to, transfer.mask);
+        if usize::from(word) < LANE_WORDS {
+            for lane in set.iter() {
+                let value = transfer.value(read(self, lane));
+                self.lanes[lane].write(&Write { word, mask, value });
+            }
+        } else if let Some(place) = TunnelWords::place(word.into()) {
+            for lane in set.iter() {
+                let value = transfer.value(read(self, lane));
+                self.tunnels[lane].write_at(place, value, mask);
             }
         }
     }
