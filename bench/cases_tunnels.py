@@ -11,7 +11,7 @@ import dataclasses
 import socket
 import struct
 
-from frames import FRAMES, TCP, UDP, flow, frame
+from frames import DESTINATION_MAC, FRAMES, SOURCE_MAC, TCP, UDP, flow, frame
 
 HOST, GATEWAY, REMOTES = "172.16.0.1", "172.16.0.2", "172.17"
 HOST_MAC, GATEWAY_MAC = "02:00:00:00:10:01", "02:00:00:00:10:02"
@@ -80,7 +80,8 @@ def wrapped(inner, number, kind="vxlan"):
 
 @dataclasses.dataclass
 class Tunnels:
-    """So many tunnels, and which way packets go: "in", "out" or "through"."""
+    """So many tunnels, and which way packets go: "in", "out" (also by the learning switch:
+    "switch") or "through"."""
 
     count: int
     way: str
@@ -102,7 +103,20 @@ class Tunnels:
         numbers = [number % flows for number in range(max(flows, LEAST, self.count))][:FRAMES]
         if self.way == "in":
             return [(flow_over_ipv6 if self.ipv6 else flow)(number) for number in numbers]
-        return [wrapped(flow(number), number % self.count, self.kind) for number in numbers]
+        if self.way == "switch":
+            # A host behind each tunnel.
+            inner = [
+                flow(number)[:6]
+                + (SOURCE_MAC + 0x10000 + number % self.count).to_bytes(6, "big")
+                + flow(number)[12:]
+                for number in numbers
+            ]
+        else:
+            inner = [flow(number) for number in numbers]
+        return [
+            wrapped(bare, number % self.count, self.kind)
+            for bare, number in zip(inner, numbers, strict=True)
+        ]
 
     def build(self, switch, pcap):
         """Bridges, tunnels, rules and the ports that packets come and go by."""
@@ -145,7 +159,10 @@ class Tunnels:
         if self.geneve:
             switch.ofctl("add-tlv-map", switch.management, OPTION)
             rules = self.stages()
-        for number in range(self.count):
+        if self.way == "switch":
+            rules.append("actions=NORMAL")
+            switch.learn({DESTINATION_MAC: "out"})
+        for number in range(self.count if self.way != "switch" else 0):
             if self.geneve and self.way == "in":
                 # As OVN's table of remote ports: where to, by which key and with which option.
                 rules.append(
@@ -174,6 +191,7 @@ class Tunnels:
         under = {
             "in": ["in_port=LOCAL,actions=output:2"],
             "out": ["in_port=1,actions=LOCAL"],
+            "switch": ["in_port=1,actions=LOCAL"],
             "through": ["in_port=1,actions=LOCAL", "in_port=LOCAL,actions=output:2"],
         }[self.way]
         switch.ofctl("add-flows", switch.managements[-1], "-", stdin="\n".join(under) + "\n")
@@ -211,13 +229,16 @@ def cases(case):
         ("in", "vxlan-in6"),
         ("out", "vxlan-out"),
         ("through", "vxlan-through"),
+        ("switch", "vxlan-switch"),
         ("in", "geneve-in"),
         ("out", "geneve-out"),
         ("in", "stt-in"),
         ("out", "stt-out"),
     ):
         kind, ipv6 = name.split("-")[0], name.endswith("6")
-        for flows, tunnels in ((1, 1), (10000, 1), (10000, 1024)):
+        # A learning switch with a few tunnels is a common use, too.
+        counts = [(1, 1), (10000, 1), (10000, 1024)] + [(10000, 8)] * (way == "switch")
+        for flows, tunnels in counts:
             if ipv6 and tunnels > 1:
                 continue  # rules of many tunnels choose by IPv4 addresses
 
@@ -225,7 +246,6 @@ def cases(case):
                 these = Tunnels(tunnels, way, kind, ipv6)
                 return case(these.frames(flows), these)
 
-            result[
-                f"{name}-{flows if flows < 1000 else '10k'}" + ("-1k" if tunnels > 1 else "")
-            ] = make
+            many = {1: "", 1024: "-1k"}.get(tunnels, f"-{tunnels}")
+            result[f"{name}-{flows if flows < 1000 else '10k'}{many}"] = make
     return result

@@ -709,6 +709,7 @@ impl<F: Frame + 'static> Datapath<F> {
             live: !flags.down && !port.settings.no_carrier,
             behind,
             takes_frames: only_tunnel && tunnel.as_ref().is_some_and(carries_frames),
+            reads_metadata: tunnel.as_ref().is_some_and(|tunnel| tunnel.reads_packets),
             tunnel_version: tunnel.as_ref().map_or(0, |tunnel| tunnel.version),
             tunnel,
             terminates,

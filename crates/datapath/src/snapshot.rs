@@ -56,6 +56,8 @@ pub(crate) struct PortState {
     pub only_tunnel: bool,
     /// Whether it is such a tunnel, and carries frames as they are.
     pub takes_frames: bool,
+    /// Whether it is a tunnel that reads packets' metadata.
+    pub reads_metadata: bool,
     /// Whether it is a device, and only its queues have to be checked before sending.
     pub only_shaped: bool,
     /// Whether nothing that comes in here is mirrored, refused or policed.

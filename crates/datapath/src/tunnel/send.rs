@@ -18,7 +18,9 @@
 //! discovery there to control; such packets go to the device as well.
 
 use super::inner::InnerFlow;
-use super::{Arrivals, Carries, LocalAddress, Over, Protocol, TunnelPort, Tunnels, WORDS};
+use super::{
+    Arrivals, Carries, LocalAddress, Over, Protocol, TunnelKey, TunnelPort, Tunnels, WORDS,
+};
 use crate::counters::DropReason;
 use crate::fcf;
 use crate::forward::Forward;
@@ -231,6 +233,8 @@ struct Prepared {
     device: BridgeId,
     /// As in the tunnel's options; the key is that of packets without metadata.
     id: u64,
+    /// Whether each packet's metadata says its key.
+    has_key_of_packets: bool,
     tos: Option<u8>,
     ttl: Option<u8>,
     /// Longer frames, with the header, are fragmented to fit `mtu` bytes of IP.
@@ -817,6 +821,7 @@ fn prepare(
             header,
             device: BridgeId(hop.device),
             id: tunnel.spec.key_of(&TunnelInfo::default()),
+            has_key_of_packets: tunnel.spec.out_key == TunnelKey::Flow,
             tos: tunnel.spec.tos,
             ttl: tunnel.spec.ttl,
             longest: if cuts { ETHERNET_LEN + mtu } else { usize::MAX },
@@ -1135,7 +1140,8 @@ impl<F: Frame> Forward<'_, F> {
                 self.cell.drop(DropReason::TunnelNoRoute, 1);
                 continue;
             };
-            let reads = tunnel.reads_packets;
+            // The tunnel itself is not read here: with many of them it is in no cache.
+            let reads = port.reads_metadata;
             if reads {
                 self.say_words(words.unwrap_or(&TunnelWords::ZERO));
             }
@@ -1146,9 +1152,13 @@ impl<F: Frame> Forward<'_, F> {
             let length = frame.len() as u64;
             if let Some(prepared) = place.and_then(|at| self.sending.headers.get(at as usize)) {
                 let said = &self.sending.said;
-                let (id, options) = match reads {
-                    true => (tunnel.spec.key_of(&said.info), said.options.options()),
-                    false => (prepared.id, GeneveOptions::NONE),
+                let id = match prepared.has_key_of_packets {
+                    true => said.info.id,
+                    false => prepared.id,
+                };
+                let options = match reads {
+                    true => said.options.options(),
+                    false => GeneveOptions::NONE,
                 };
                 if (!reads || said.is_common())
                     && prepared.push_quick(&mut frame, id, &tunnels.secret, options)
@@ -1830,9 +1840,10 @@ impl<F: Frame> Forward<'_, F> {
                     continue;
                 }
             };
-            // Rules and groups that this turn sees, and what else of the bridge may look at metadata,
-            // will be the same when the frames come in: the turn has pinned them. A table's misses
-            // may begin to go to controllers meanwhile; these are told of no metadata then.
+            // Rules and groups that this turn sees, and what else of the bridge may look at
+            // metadata, will be the same when the frames come in: the turn has pinned them. A
+            // table's misses may begin to go to controllers meanwhile; these are told of no
+            // metadata then.
             let looks = snapshot.monitored || bridge.is_some_and(BridgeState::looks_at_tunnels);
             let before = batch.frames.len();
             for (mut frame, slot, found) in frames {

@@ -1190,6 +1190,80 @@ fn packets_of_many_tunnels_are_told_apart() {
     });
 }
 
+/// The learning switch takes bursts whose packets come by many tunnels: it learns behind which each
+/// host is, and sends to these.
+#[test]
+fn the_learning_switch_takes_bursts_of_many_tunnels() {
+    switch_between(40);
+    switch_between(6);
+}
+
+/// The same with so many tunnels.
+fn switch_between(tunnels: u32) {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let vxlan = TunnelKind::Vxlan { gbp: false };
+    for number in 0..tunnels {
+        let key = TunnelKey::Fixed(u64::from(number) + 1);
+        let spec = TunnelSpec {
+            in_key: key,
+            out_key: key,
+            ..TunnelSpec::new(vxlan, remote())
+        };
+        bed.tunnel(10 + number, spec);
+    }
+    let host = |number: u32| [2, 0, 0, 0, 1, number as u8];
+    // Packets of hosts behind the tunnels, three of each, as these would send them.
+    let mut matching = in_port(1);
+    matching.set_exact(Field::IpProto, 17);
+    matching.set_exact(Field::EthType, 0x0800);
+    let mut out = Vec::new();
+    for number in 0..tunnels {
+        let mac = host(number).into_iter();
+        let mac = mac.fold(0, |mac, byte| mac << 8 | u128::from(byte));
+        out.extend([set(Field::EthSrc, mac), Op::Output(10 + number)]);
+    }
+    bed.switch.rule(bed.overlay, 0, 3, matching, out);
+    bed.inner.put_all((0..3).map(|_| packet()));
+    let outer = bed.sent(u64::from(3 * tunnels));
+    // What the host behind port 1 sends, is flooded, and teaches where it is.
+    let all = packet::Match::any();
+    bed.switch.rule(bed.overlay, 0, 1, all, vec![Op::Normal]);
+    let tcp = |to: [u8; 6]| {
+        let from = [2, 0, 0, 0, 0, 9];
+        let builder = Builder::ethernet(from, to).ipv4(0x0a01_0102, 0x0a01_0101);
+        builder.tcp(7, 8, 0).payload(&[to[5]; 60]).frame()
+    };
+    bed.inner.put(tcp([2, 0, 0, 0, 0, 7]));
+    bed.sent(u64::from(3 * tunnels + tunnels));
+    // One of them is not for the learning switch.
+    let mut dropped = in_port(13);
+    dropped.set_exact(Field::EthType, 0x0800);
+    bed.switch.rule(bed.overlay, 0, 2, dropped, Vec::new());
+    bed.uplink.put_all(outer.into_iter().map(Bed::turned));
+    let wanted = u64::from(3 * (tunnels - 1));
+    wait_until("they arrive", || bed.inner.sent() == wanted);
+    wait_until("one is dropped", || bed.switch.dropped("action") == 3);
+    let others = |number: &u32| *number != 3;
+    bed.inner
+        .put_all((0..tunnels).filter(others).map(|number| tcp(host(number))));
+    let sent = bed.sent(u64::from(4 * tunnels + tunnels - 1));
+    let mut ids = Vec::new();
+    for mut outer in sent {
+        let found = parse(&mut outer, vxlan).unwrap();
+        decapsulate(&mut outer, &found).unwrap();
+        let bytes = outer.to_vec();
+        assert_eq!(u64::from(bytes[5]) + 1, found.info.id);
+        ids.push(found.info.id);
+    }
+    ids.sort();
+    let wanted = (0..tunnels)
+        .filter(others)
+        .map(|number| u64::from(number) + 1);
+    assert!(ids.into_iter().eq(wanted));
+    assert_eq!(bed.switch.dropped_in_all(), 3);
+}
+
 /// A mirror's copies do not carry another packet's metadata.
 #[test]
 fn mirrors_do_not_send_what_others_said() {

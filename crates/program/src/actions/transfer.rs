@@ -11,6 +11,7 @@ use packet::Field;
 use packet::edit::CompiledSet;
 use packet::parse::MINI_KEY_WORDS;
 use packet::tunnel::TunnelWords;
+use smallvec::SmallVec;
 
 /// Writes bits of one word of metadata.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +37,10 @@ enum Source {
 /// Several, and whether one of them writes tunnel metadata.
 #[derive(Clone, Debug)]
 pub(crate) struct Transfers {
-    pub list: Box<[Transfer]>,
     pub to_tunnel: bool,
+    /// Here and not elsewhere, so that where each packet meets a rule of its own, these are not
+    /// waited for twice.
+    pub list: SmallVec<[Transfer; 4]>,
 }
 
 impl Transfers {

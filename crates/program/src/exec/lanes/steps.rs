@@ -1,13 +1,14 @@
 //! Executes the results of a table's lookup for lanes: rules that were met by one packet each are
 //! executed one after the other, without the overhead of sets.
 
-use crate::actions::block::{ActionBlocks, End};
+use crate::actions::block::{ActionBlock, ActionBlocks, End};
 use crate::burst::{LaneSet, Members, One};
 use crate::classifier::lanes::Meeting;
 use crate::exec::Engine;
 use crate::exec::interpreter::Burst;
 use crate::exec::lanes::{Arrival, Lanes, Waiting};
 use crate::host::Host;
+use crate::prefetch::prefetch;
 use crate::rule::Rule;
 use packet::Frame;
 
@@ -70,13 +71,29 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Prefetches rules' counters, where there are too many for a cache.
+    /// Prefetches rules' counters and what rules do, where there are too many for a cache.
     #[inline(always)]
     pub(crate) fn fetch(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
-        if burst.counters.are_many() {
-            for rule in found.iter().filter_map(|(rule, _)| *rule) {
-                burst.counters.prefetch(rule.spec.counter);
+        if burst.counters.are_many() && found.len() > 1 {
+            Self::fetch_each(burst, found);
+        }
+    }
+
+    #[inline(never)]
+    fn fetch_each(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
+        let rules = || found.iter().filter_map(|(rule, _)| *rule);
+        let blocks = || rules().filter_map(|rule| rule.blocks()?.first());
+        for rule in rules() {
+            burst.counters.prefetch(rule.spec.counter);
+            if let Some(block) = rule.blocks().and_then(|blocks| blocks.first()) {
+                let from = std::ptr::from_ref(block).cast::<[u8; 64]>();
+                let lines = size_of::<ActionBlock>() / 64;
+                (0..lines).for_each(|line| prefetch(from.wrapping_add(line)));
             }
+        }
+        for transfers in blocks().filter_map(|block| block.transfers.as_deref()) {
+            let from = std::ptr::from_ref(transfers).cast::<[u8; 64]>();
+            (0..2).for_each(|line| prefetch(from.wrapping_add(line)));
         }
     }
 

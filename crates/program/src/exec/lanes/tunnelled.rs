@@ -4,19 +4,26 @@
 use crate::actions::PortNo;
 use crate::actions::block::{ActionBlock, LANE_WORDS, Write};
 use crate::actions::transfer::Transfer;
-use crate::burst::{LOOKUP_MAX, LaneSet, Words};
+use crate::burst::{LOOKUP_MAX, LaneSet, Members, Words};
 use crate::classifier::lanes::Found;
+use crate::classifier::mini_key::Reads;
 use crate::exec::Engine;
 use crate::exec::first_table::WORTH_IT;
 use crate::exec::interpreter::{Burst, Walk};
 use crate::exec::lanes::wide::Sided;
-use crate::exec::lanes::{Arrival, Lanes, NOWHERE, Waiting};
+use crate::exec::lanes::{Arrival, Lanes, Leaving, NOWHERE, Waiting};
 use crate::host::Host;
+use crate::rule::Rule;
 use conntrack::Earlier;
 use packet::Frame;
-use packet::mini_key::{self, NO_PATTERN};
+use packet::mini_key::{self, MiniKey, NO_PATTERN};
 use packet::tunnel::TunnelWords;
+use smallvec::SmallVec;
 use stages::Stage;
+use std::ops::Range;
+
+/// Packets of each port, on average, that are worth a run of the learning switch.
+const EACH: usize = 3;
 
 /// Stands for the ingress port of a burst whose packets came by several.
 pub(crate) const SEVERAL: PortNo = PortNo::MAX;
@@ -167,6 +174,17 @@ impl<F: Frame> Lanes<F> {
     }
 }
 
+/// Returns whether at least [`EACH`] packets of a set came by the same port, on average.
+fn is_by_few(mut set: LaneSet, ports: &[PortNo; LOOKUP_MAX]) -> bool {
+    for _ in 0..set.len() / EACH {
+        let Some(first) = set.first() else {
+            return true;
+        };
+        set = set.minus(set.those_with(ports, ports[first % LOOKUP_MAX]));
+    }
+    set.is_empty()
+}
+
 impl<F: Frame> Engine<F> {
     /// Takes packets from the front that came by these ports, if they are of the common kinds, and
     /// returns how many. Those with verdicts of the first table are done; from the first without
@@ -199,9 +217,20 @@ impl<F: Frame> Engine<F> {
         }
         self.walks
             .resize_with(self.walks.len().max(count), Walk::new);
-        let mut frames = frames.drain(..count - done);
-        (self.lanes).begin_run(done, &self.hot[done..count], &mut frames);
-        let set = LaneSet::run(done, count - done);
+        let rest = done..count;
+        let others = match say {
+            None => self.normal_by_ports(burst, arrival, host, rest.clone(), ports, frames),
+            // The learning switch may send by metadata.
+            Some(_) => None,
+        };
+        let set = others.unwrap_or_else(|| {
+            let mut frames = frames.drain(..rest.len());
+            (self.lanes).begin_run(rest.start, &self.hot[rest.clone()], &mut frames);
+            LaneSet::run(rest.start, rest.len())
+        });
+        if set.is_empty() {
+            return count;
+        }
         if let Some(say) = say {
             self.lanes.begin_tunnelled(set, say);
         }
@@ -212,5 +241,69 @@ impl<F: Frame> Engine<F> {
             set,
         });
         count
+    }
+
+    /// Gives those of these packets that meet a rule whose only step is NORMAL to the learning
+    /// switch, each port's together, and puts the others into lanes, which it returns. Their mini
+    /// keys have been read, and their frames are the first of `frames`. Does nothing and returns
+    /// None where the first meets no such rule, since then hardly any does, and where few came by
+    /// the same port: a run of one or two takes the switch longer than walks.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(never)]
+    fn normal_by_ports<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        host: &mut H,
+        those: Range<usize>,
+        ports: &[PortNo],
+        frames: &mut Vec<F>,
+    ) -> Option<LaneSet> {
+        if !H::NORMAL_RUNS || H::WATCHES {
+            return None;
+        }
+        let (from, count) = (those.start, those.len());
+        let hot = &self.hot[those.clone()];
+        let mut came = [0; LOOKUP_MAX];
+        came[..count].copy_from_slice(&ports[those]);
+        let all = LaneSet::run(0, count);
+        if !is_by_few(all, &came) {
+            return None;
+        }
+        let mut found = [None; LOOKUP_MAX];
+        let mut look_up = |hot: &[MiniKey]| {
+            found = [None; LOOKUP_MAX];
+            let (guard, found) = (burst.guard, &mut found);
+            (burst.bridge).lookup_mini_keys(0, hot, Reads::MiniKey, guard, found, None)
+                && found[0].is_some_and(Rule::only_normal)
+        };
+        if !look_up(hot.get(..1)?) || !look_up(hot) {
+            return None;
+        }
+        let normal = all.those(|at| found[at].is_some_and(Rule::only_normal));
+        for (at, rule) in normal.iter().filter_map(|at| Some((at, found[at]?))) {
+            let (counter, bytes) = (rule.spec.counter, hot[at].len.into());
+            burst.counters.add(counter, 1, bytes, burst.now_ms);
+        }
+        (burst.bridge).count_looked_up(0, normal.len(), normal.len(), burst.guard);
+        let mut leaving = Leaving::new(frames, count);
+        let mut keys: SmallVec<[MiniKey; LOOKUP_MAX]> = SmallVec::new();
+        let mut rest = normal;
+        while let Some(first) = rest.first() {
+            let port = came[first % LOOKUP_MAX];
+            let same = rest.those_with(&came, port);
+            rest = rest.minus(same);
+            keys.clear();
+            keys.extend(same.iter().map(|at| hot[at]));
+            let mut taken = leaving.take(same);
+            host.normal_run(port, arrival.mirrored, &keys, &mut taken);
+        }
+        let mut others = LaneSet::EMPTY;
+        for at in all.minus(normal).iter() {
+            let (lane, mut one) = (from + at, leaving.take(LaneSet::one(at)));
+            (self.lanes).begin_run(lane, &hot[at..=at], &mut one);
+            others = others.union(LaneSet::one(lane));
+        }
+        Some(others)
     }
 }
