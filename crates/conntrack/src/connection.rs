@@ -1,9 +1,9 @@
 //! What is remembered of one connection.
 
 use crate::alg::Relations;
-use crate::established::{Content, NO_LINE, Short};
+use crate::established::{Content, NO_LINE, Short, Whole};
 use crate::extract::{Packet, PacketProtocol};
-use crate::key::{Key, UDP};
+use crate::key::Key;
 use crate::nat::{Direction, Inner, Translation};
 use crate::request::{Helper, Request};
 use crate::slab::NONE;
@@ -132,8 +132,7 @@ impl Conn {
     pub fn is_settled(&self) -> bool {
         let settled = match &self.protocol {
             Protocol::Tcp(sides) => tcp::is_open(sides),
-            Protocol::Other(traffic) => self.original.protocol == UDP && *traffic == Traffic::Both,
-            Protocol::Icmp(_) => false,
+            Protocol::Icmp(traffic) | Protocol::Other(traffic) => *traffic == Traffic::Both,
         };
         settled && self.helper.is_none() && self.relations.is_none()
     }
@@ -144,22 +143,21 @@ impl Conn {
         if !self.is_settled() {
             return None;
         }
-        let wide = self.original.v6;
-        let (tuple, replies) = match (wide, self.translated()) {
-            (true, true) => return None,
-            (true, false) => (Short::digest(&self.original)?, None),
-            (false, true) => (Short::of(&self.original)?, Some(Short::of(&self.reply)?)),
-            (false, false) => (Short::of(&self.original)?, None),
-        };
+        let (original, reply, translated) = (&self.original, &self.reply, self.translated());
         let timeout = match self.protocol {
             Protocol::Tcp(_) => Timeout::TcpEstablished,
-            _ => Timeout::UdpMultiple,
+            Protocol::Icmp(_) => Timeout::IcmpReply,
+            Protocol::Other(_) => Timeout::UdpMultiple,
         };
         let timeout_ms = policies.expiry(self.original.zone, timeout, 0);
         Some(Content {
-            tuple,
-            addresses: wide.then_some(self.original.addresses),
-            replies,
+            tuple: Short::of(original),
+            replies: translated.then(|| Short::of(reply)),
+            addresses: match (original.v6, translated) {
+                (false, _) => Whole::Nothing,
+                (true, false) => Whole::One(original.addresses),
+                (true, true) => Whole::Both([original.addresses, reply.addresses]),
+            },
             nat: self.nat,
             policies: changes,
             timeout_ms: timeout_ms.try_into().ok()?,
@@ -267,8 +265,7 @@ impl Conn {
             (self.original, self.reply.reversed(), direction)
         };
         let address = |end: usize| from.addresses[end] != to.addresses[end];
-        let port = |end: usize| from.ports[end] != to.ports[end];
-        let changed = |end: usize| (address(end) || port(end)).then(|| to.end(end));
+        let changed = |end: usize| from.changed(&to, end);
         let bits = match translated {
             Direction::Source => crate::state::SOURCE_NAT,
             Direction::Destination => crate::state::DESTINATION_NAT,

@@ -1,12 +1,15 @@
 //! What packets of established connections read without the lock of a shard.
 //!
 //! A connection whose packets change little has a line, one cache line with all that is to be
-//! known of it ([`Content`]): UDP once there were packets in both directions, and TCP between the
-//! handshake and the first FIN or RST, unless it is watched by a helper. Packets find it by an
-//! index of hashes. TCP's sequence numbers lie beside the lines; while a line is in use, they are
-//! kept up to date there and nowhere else. The tuple of the replies of a translated connection
-//! lies beside its line, too, which is entered by both hashes; and so do the addresses of IPv6,
-//! of which the line has a digest only. Translated connections over IPv6 have no lines.
+//! known of it ([`Content`]): TCP between the handshake and the first FIN or RST, and any other
+//! protocol once there were packets in both directions, unless it is watched by a helper. Packets
+//! find it by an index of hashes. TCP's sequence numbers lie beside the lines; while a line is in
+//! use, they are kept up to date there and nowhere else. The tuple of the replies of a translated
+//! connection lies beside its line, too, which is entered by both hashes; and so do the addresses
+//! of IPv6, of which the line has a digest only, of both directions where they are translated.
+//!
+//! Packets of UDP and TCP over IPv4 are told from others by two words ([`Established::follow`]),
+//! all others by their key ([`Established::follow_key`]).
 //!
 //! The index is lossy. An entry that finds no room in its bucket goes into the neighbour, so that
 //! two buckets are as one of twice the size, of which the second half is read only where the first
@@ -18,14 +21,14 @@
 //! Lines are written, taken and given back under the lock of the connection's shard only. Their
 //! memory is never freed, so that those who still read one read a line.
 
-use crate::key::{Address, Key, Secret, TCP, UDP};
+use crate::key::{Address, Key, Secret, TCP};
 use crate::nat::{Direction, Translation};
 use crate::request::{Earlier, Tracked, Tuple};
 use crate::state;
 use crate::stripes::Striped;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tcp::{self, Segment, Side};
-use crate::versioned::Versioned;
+use crate::versioned::{Version, Versioned};
 use packet::parse::prefetch_at;
 use packet::tuple::ShortTuple;
 use std::net::Ipv4Addr;
@@ -80,16 +83,21 @@ struct Replies([AtomicU64; 2]);
 /// The addresses of a connection over IPv6: source, destination.
 #[derive(Debug, FromZeros, KnownLayout)]
 #[repr(C, align(32))]
-struct Addresses([AtomicU64; 4]);
+struct Addresses([[AtomicU64; 2]; 2]);
+
+/// Those of a translated connection: of the first packet, and of replies as they come in.
+#[derive(Debug, FromZeros, KnownLayout)]
+#[repr(C, align(64))]
+struct BothAddresses([Addresses; 2]);
 
 /// What a line says, but for the time of the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
     pub tuple: Short,
-    /// The whole addresses, where the tuple has their digests.
-    pub addresses: Option<[Address; 2]>,
     /// The tuple of replies, where the connection is translated.
     pub replies: Option<Short>,
+    /// The whole addresses, where tuples have their digests.
+    pub addresses: Whole,
     /// The direction of translation that was asked for.
     pub nat: Option<Direction>,
     /// How often timeouts have been changed; with another number, `timeout_ms` is out of date.
@@ -97,6 +105,17 @@ pub(crate) struct Content {
     pub timeout_ms: u32,
     pub mark: u32,
     pub label: u128,
+}
+
+/// What lies beside a line of the addresses that its tuples do not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whole {
+    /// Nothing: it is of IPv4.
+    Nothing,
+    /// Those of the first packet. Replies have the same, the other way round.
+    One([Address; 2]),
+    /// Those of the first packet, and those of replies as they come in.
+    Both([[Address; 2]; 2]),
 }
 
 /// Bits of a line's fourth word, above the mark: the directions of translation, and whether replies
@@ -134,13 +153,19 @@ impl Content {
 pub(crate) struct Short {
     /// Source, destination.
     addresses: u64,
-    /// Ports, zone, protocol, whether the addresses are digests.
+    /// Ports, zone, protocol, whether the addresses are digests. To each port the square of the
+    /// type of its end's ICMP messages is added: by the difference of the two, the types of each
+    /// direction are told from those of the other and from other types.
     rest: u64,
 }
 
-/// The bit of [`Short::rest`] that says that addresses are digests. The hash of a key has the same
-/// bit at its place ([`Secret::hash`]).
+/// The bit of [`Short::rest`] that says that addresses are digests.
 const DIGESTS: u64 = 1;
+
+/// Returns what is added to the port of an end with this type of ICMP messages.
+fn square(kind: u8) -> u16 {
+    u16::from(kind).wrapping_mul(kind.into())
+}
 
 impl Short {
     /// No packet's tuple.
@@ -171,40 +196,58 @@ impl Short {
         }
     }
 
-    /// Makes one of a tuple of IPv6. None unless it is of UDP or TCP. Others may have the same one,
-    /// even the tuple of the other direction.
-    pub fn digest(key: &Key) -> Option<Short> {
-        if !key.v6 || !matches!(key.protocol, UDP | TCP) {
-            return None;
-        }
-        let [source, destination] = key.addresses.map(|[high, low]| {
-            let both = high.rotate_left(17) ^ low;
-            both >> 32 ^ both & 0xffff_ffff
+    /// Makes one of a key. If it is of IPv6, others may have the same one, even that of the other
+    /// direction.
+    pub fn of(key: &Key) -> Short {
+        let [source, destination] = key.addresses.map(|[high, low]| match key.v6 {
+            false => low,
+            true => {
+                let both = high.rotate_left(17) ^ low;
+                both >> 32 ^ both & 0xffff_ffff
+            }
         });
-        let ports = u32::from(key.ports[0]) << 16 | u32::from(key.ports[1]);
-        let Short { addresses, rest } =
-            Short::new(source << 32 | destination, ports, key.zone, key.protocol);
-        Some(Short {
+        let port = |end: usize| u32::from(key.ports[end].wrapping_add(square(key.kinds[end])));
+        let ports = port(0) << 16 | port(1);
+        let addresses = source << 32 | destination;
+        let Short { addresses, rest } = Short::new(addresses, ports, key.zone, key.protocol);
+        let digests = if key.v6 { DIGESTS } else { 0 };
+        Short {
             addresses,
-            rest: rest | DIGESTS,
-        })
-    }
-
-    /// Returns the same as a key. Only for IPv4.
-    pub fn key(self) -> Key {
-        let port = |shift: u32| (self.rest >> shift) as u16;
-        let address = |shift: u32| [0, u64::from((self.addresses >> shift) as u32)];
-        Key {
-            addresses: [address(32), address(0)],
-            ports: [port(48), port(32)],
-            kinds: [0; 2],
-            zone: port(16),
-            protocol: self.protocol(),
-            v6: false,
+            rest: rest | digests,
         }
     }
 
-    /// Returns the hash, that of [`Secret::hash`]. Only for IPv4.
+    /// Returns the same as a key. Only for IPv4, and not for ICMP.
+    pub fn key(self) -> Key {
+        self.key_with(self.addresses(), [0; 2])
+    }
+
+    /// Returns the key that has these addresses and types of ICMP messages.
+    fn key_with(self, addresses: [Address; 2], kinds: [u8; 2]) -> Key {
+        let part = |shift: u32| (self.rest >> shift) as u16;
+        Key {
+            addresses,
+            ports: [
+                part(48).wrapping_sub(square(kinds[0])),
+                part(32).wrapping_sub(square(kinds[1])),
+            ],
+            kinds,
+            zone: part(16),
+            protocol: self.protocol(),
+            v6: self.has_digests(),
+        }
+    }
+
+    /// Returns the addresses. Only for IPv4.
+    fn addresses(self) -> [Address; 2] {
+        [32, 0].map(|shift: u32| [0, u64::from((self.addresses >> shift) as u32)])
+    }
+
+    fn has_digests(self) -> bool {
+        self.rest & DIGESTS != 0
+    }
+
+    /// Returns the hash, that of [`Secret::hash`]. Only for IPv4, and not for ICMP.
     #[inline(always)]
     pub fn hash(self, secret: Secret) -> u64 {
         let end = |address: u64, port: u64| secret.end(address & 0xffff_ffff, port << 8);
@@ -213,18 +256,6 @@ impl Short {
             .wrapping_add(end(self.addresses, ports & 0xffff));
         // Zone and protocol lie in the lower half as they do there.
         secret.whole(ends, self.rest & 0xffff_ffff)
-    }
-
-    /// Returns None for a tuple of IPv6 or ICMP.
-    #[inline(always)]
-    pub fn of(key: &Key) -> Option<Short> {
-        if key.v6 || key.kinds != [0; 2] {
-            return None;
-        }
-        let [[_, source], [_, destination]] = key.addresses;
-        let ports = u32::from(key.ports[0]) << 16 | u32::from(key.ports[1]);
-        let addresses = source << 32 | destination;
-        Some(Short::new(addresses, ports, key.zone, key.protocol))
     }
 
     /// Returns the tuple of the other direction.
@@ -325,25 +356,6 @@ impl Settled {
         }
     }
 
-    /// Returns the same as it is said of a packet with this key, which is not translated: whole
-    /// addresses of IPv6 are not known here.
-    pub(crate) fn tracked_by(&self, key: &Key) -> Tracked {
-        let original = match self.state() & state::REPLY {
-            0 => key.tuple(),
-            _ => key.reversed().tuple(),
-        };
-        Tracked {
-            state: self.state(),
-            zone: self.zone(),
-            mark: self.mark(),
-            label: self.label,
-            original: Some(original),
-            translation: Translation::default(),
-            rewrite: None,
-            has_connection: true,
-        }
-    }
-
     /// Returns the same as it is said of any packet.
     pub fn tracked(&self) -> Tracked {
         let [(source, source_port), (destination, destination_port)] = self.original();
@@ -411,6 +423,19 @@ impl Sides {
     }
 }
 
+impl Addresses {
+    #[inline(always)]
+    fn load(&self) -> [Address; 2] {
+        [load(&self.0[0]), load(&self.0[1])]
+    }
+
+    fn store(&self, addresses: &[Address; 2]) {
+        for (beside, address) in self.0.iter().zip(addresses) {
+            store(beside, address);
+        }
+    }
+}
+
 /// Hashes and lines: the upper half of an entry is the lower half of the hash, the lower half the
 /// line's number plus one; 0 is no entry.
 #[derive(Debug, FromZeros, KnownLayout)]
@@ -425,13 +450,14 @@ pub(crate) struct Reached<'a> {
 }
 
 /// A block of lines. Only TCP has sides, only translated connections have a tuple of replies, and
-/// only those over IPv6 have addresses beside the line.
+/// only those over IPv6 have addresses beside the line, in one of two forms.
 #[derive(Debug)]
 struct Block {
     lines: Box<[Line]>,
     sides: OnceLock<Box<[Sides]>>,
     replies: OnceLock<Box<[Replies]>>,
     addresses: OnceLock<Box<[Addresses]>>,
+    both: OnceLock<Box<[BothAddresses]>>,
 }
 
 /// The hash of a connection, and that of its replies if these have a tuple of their own.
@@ -513,6 +539,19 @@ fn entry(hash: u64, line: u32) -> u64 {
     hash << 32 | (u64::from(line) + 1)
 }
 
+/// Writes words that lie beside a line.
+fn store(beside: &[AtomicU64], words: &[u64]) {
+    for (word, value) in beside.iter().zip(words) {
+        word.store(*value, Ordering::Relaxed);
+    }
+}
+
+/// Reads words that lie beside a line.
+#[inline(always)]
+fn load<const N: usize>(beside: &[AtomicU64; N]) -> [u64; N] {
+    std::array::from_fn(|word| beside[word].load(Ordering::Relaxed))
+}
+
 /// Returns zeroed memory. Empty where there is none.
 fn zeroed<T>(count: usize) -> Box<[T]>
 where
@@ -578,6 +617,13 @@ impl Established {
         addresses.get(number as usize % BLOCK)
     }
 
+    /// Returns where those of both directions are, if it is translated.
+    #[inline(always)]
+    fn both(&self, number: u32) -> Option<&BothAddresses> {
+        let both = self.block(number)?.both.get()?;
+        both.get(number as usize % BLOCK)
+    }
+
     /// Takes some lines. None where there are no more.
     pub fn take(&self) -> Option<std::ops::Range<u32>> {
         const LINES: u32 = (BLOCK * BLOCKS) as u32;
@@ -592,6 +638,7 @@ impl Established {
             sides: OnceLock::new(),
             replies: OnceLock::new(),
             addresses: OnceLock::new(),
+            both: OnceLock::new(),
         });
         (!block.lines.is_empty()).then_some(first..first + BATCH)
     }
@@ -638,16 +685,24 @@ impl Established {
                 let Some(Replies(beside)) = all.get(number as usize % BLOCK) else {
                     return false;
                 };
-                beside[0].store(addresses, Ordering::Relaxed);
-                beside[1].store(rest, Ordering::Relaxed);
+                store(beside, &[addresses, rest]);
             }
-            if let Some(addresses) = &content.addresses {
-                let all = block.addresses.get_or_init(|| zeroed(BLOCK));
-                let Some(Addresses(beside)) = all.get(number as usize % BLOCK) else {
-                    return false;
-                };
-                for (word, value) in beside.iter().zip(addresses.as_flattened()) {
-                    word.store(*value, Ordering::Relaxed);
+            match &content.addresses {
+                Whole::Nothing => {}
+                Whole::One(addresses) => {
+                    let all = block.addresses.get_or_init(|| zeroed(BLOCK));
+                    let Some(beside) = all.get(number as usize % BLOCK) else {
+                        return false;
+                    };
+                    beside.store(addresses);
+                }
+                Whole::Both(addresses) => {
+                    let all = block.both.get_or_init(|| zeroed(BLOCK));
+                    let Some(BothAddresses(beside)) = all.get(number as usize % BLOCK) else {
+                        return false;
+                    };
+                    beside[0].store(&addresses[0]);
+                    beside[1].store(&addresses[1]);
                 }
             }
             line.expires.store(expires, Ordering::Relaxed);
@@ -804,60 +859,137 @@ impl Established {
     }
 
     /// Answers for a packet by a line, if it is that of its connection, and prolongs this. None if
-    /// the packet has to go by the shard; then nothing has changed. `addresses` are the packet's
-    /// where the tuple has their digests.
+    /// the packet has to go by the shard; then nothing has changed. Only for UDP and TCP over IPv4.
     #[inline(always)]
     pub fn follow(
         &self,
-        Reached { line, number }: Reached<'_>,
+        reached: Reached<'_>,
         tuple: Short,
-        addresses: Option<[Address; 2]>,
         segment: impl FnOnce() -> Option<Segment>,
         asking: Asking,
     ) -> Option<Settled> {
-        let expires = line.expires.load(Ordering::Relaxed);
-        let (words, version) = line.versioned().read()?;
-        let [ends, rest, timeout, mark, high, low] = words;
-        let original = Short {
-            addresses: ends,
-            rest,
-        };
-        let mut replies = original.reversed();
-        if mark & TRANSLATED != 0 {
-            let Replies(beside) = self.replies(number)?;
-            let [addresses, rest] = [0, 1].map(|at: usize| beside[at].load(Ordering::Relaxed));
-            replies = Short { addresses, rest };
-            if !line.versioned().is_still(version) {
-                return None;
-            }
-        }
+        let seen = reached.read()?;
+        let (original, replies) = self.tuples(reached, &seen)?;
         let reply = original != tuple;
-        if reply && replies != tuple
-            || (timeout >> 32) as u32 != asking.policies
-            || expires <= asking.now_ms
-        {
+        if reply && replies != tuple {
             return None;
         }
-        if let Some([source, destination]) = addresses {
-            let Addresses(beside) = self.addresses(number)?;
-            let held = std::array::from_fn(|at: usize| beside[at].load(Ordering::Relaxed));
-            if !line.versioned().is_still(version) {
-                return None;
-            }
-            let [from, to] = match reply {
-                false => [source, destination],
-                true => [destination, source],
+        self.prolong(reached, &seen, reply, segment, asking)?;
+        let (bits, translates) = seen.state(reply, asking);
+        let to = match (translates, reply) {
+            (false, _) => tuple,
+            (true, true) => original.reversed(),
+            (true, false) => replies.reversed(),
+        };
+        Some(Settled {
+            original,
+            from: tuple,
+            to,
+            label: seen.label(),
+            about: u64::from(bits) << 32 | u64::from(seen.mark()),
+        })
+    }
+
+    /// [`Established::follow`] for a packet of any protocol with this key, which is no error.
+    #[inline(never)]
+    pub fn follow_key(
+        &self,
+        reached: Reached<'_>,
+        key: &Key,
+        segment: impl FnOnce() -> Option<Segment>,
+        asking: Asking,
+    ) -> Option<Tracked> {
+        let seen = reached.read()?;
+        let (original, replies) = self.tuples(reached, &seen)?;
+        let addresses = if !original.has_digests() {
+            [original.addresses(), replies.addresses()]
+        } else if seen.is_translated() {
+            let BothAddresses(beside) = self.both(reached.number)?;
+            [beside[0].load(), beside[1].load()]
+        } else {
+            let [source, destination] = self.addresses(reached.number)?.load();
+            [[source, destination], [destination, source]]
+        };
+        if !reached.line.versioned().is_still(seen.version) {
+            return None;
+        }
+        // Digests may be the same in both directions.
+        let tuple = Short::of(key);
+        let is_of = |direction: usize| {
+            [original, replies][direction] == tuple && addresses[direction] == key.addresses
+        };
+        let reply = !is_of(0);
+        if reply && !is_of(1) {
+            return None;
+        }
+        self.prolong(reached, &seen, reply, segment, asking)?;
+        let (bits, translates) = seen.state(reply, asking);
+        let [this, other] = key.kinds;
+        let first = match reply {
+            false => *key,
+            true => original.key_with(addresses[0], [other, this]),
+        };
+        let mut translation = Translation::default();
+        if translates {
+            let to = match reply {
+                true => first.reversed(),
+                false => replies.key_with(addresses[1], [other, this]).reversed(),
             };
-            if held != [from[0], from[1], to[0], to[1]] {
+            translation.source = key.changed(&to, 0);
+            translation.destination = key.changed(&to, 1);
+        }
+        Some(Tracked {
+            state: bits,
+            zone: key.zone,
+            mark: seen.mark(),
+            label: seen.label(),
+            original: Some(first.tuple()),
+            translation,
+            rewrite: None,
+            has_connection: true,
+        })
+    }
+
+    /// Returns the tuples of both directions that go with what has been read of a line, or None if
+    /// it has changed since.
+    #[inline(always)]
+    fn tuples(&self, reached: Reached<'_>, seen: &Seen) -> Option<(Short, Short)> {
+        let [addresses, rest, ..] = seen.words;
+        let original = Short { addresses, rest };
+        let mut replies = original.reversed();
+        if seen.is_translated() {
+            let Replies(beside) = self.replies(reached.number)?;
+            let [addresses, rest] = load(beside);
+            replies = Short { addresses, rest };
+            if !reached.line.versioned().is_still(seen.version) {
                 return None;
             }
+        }
+        Some((original, replies))
+    }
+
+    /// Has a packet move TCP's numbers on, and the time of the end. None if it has to go by the
+    /// shard; then nothing has changed.
+    #[inline(always)]
+    fn prolong(
+        &self,
+        Reached { line, number }: Reached<'_>,
+        seen: &Seen,
+        reply: bool,
+        segment: impl FnOnce() -> Option<Segment>,
+        asking: Asking,
+    ) -> Option<()> {
+        let [_, rest, timeout, ..] = seen.words;
+        let (version, expires) = (seen.version, seen.expires);
+        if (timeout >> 32) as u32 != asking.policies || expires <= asking.now_ms {
+            return None;
         }
         let end = asking.now_ms.saturating_add(timeout & 0xffff_ffff);
         if expires > end.saturating_add(EARLIER_MS) {
             // The timeout has become shorter: the connection has to be examined earlier.
             return None;
         }
-        if original.is_tcp() {
+        if (Short { addresses: 0, rest }).is_tcp() {
             let sides = self.sides(number)?;
             let segment = segment().filter(|segment| segment.may_be_usual())?;
             if !line.versioned().claim(version) {
@@ -870,47 +1002,82 @@ impl Established {
                 line.expires.store(end, Ordering::Relaxed);
             }
             line.versioned().give_back(version);
-            if !usual {
-                return None;
-            }
-        } else if end != expires {
+            return usual.then_some(());
+        }
+        if end != expires {
             // The line may have become another connection's just now, which ends at another time.
             let _ =
                 line.expires
                     .compare_exchange(expires, end, Ordering::Relaxed, Ordering::Relaxed);
         }
-        let mut found = state::TRACKED | state::ESTABLISHED | if reply { state::REPLY } else { 0 };
-        let mut to = tuple;
-        if asking.nat && mark & (SOURCE | DESTINATION) != 0 {
-            let source = (mark & SOURCE != 0) != reply;
-            found |= match source {
-                true => state::SOURCE_NAT,
-                false => state::DESTINATION_NAT,
-            };
-            to = match reply {
-                true => original.reversed(),
-                false => replies.reversed(),
-            };
-        }
-        Some(Settled {
-            original,
-            from: tuple,
-            to,
-            label: u128::from(high) << 64 | u128::from(low),
-            about: u64::from(found) << 32 | mark & 0xffff_ffff,
+        Some(())
+    }
+}
+
+/// What has been read of a line at once.
+struct Seen {
+    words: [u64; CONTENT],
+    version: Version,
+    expires: u64,
+}
+
+impl Reached<'_> {
+    /// Reads the line. None while it is another reader's, or nobody's.
+    #[inline(always)]
+    fn read(&self) -> Option<Seen> {
+        let expires = self.line.expires.load(Ordering::Relaxed);
+        let (words, version) = self.line.versioned().read()?;
+        Some(Seen {
+            words,
+            version,
+            expires,
         })
+    }
+}
+
+impl Seen {
+    #[inline(always)]
+    fn is_translated(&self) -> bool {
+        self.words[3] & TRANSLATED != 0
+    }
+
+    #[inline(always)]
+    fn mark(&self) -> u32 {
+        self.words[3] as u32
+    }
+
+    #[inline(always)]
+    fn label(&self) -> u128 {
+        u128::from(self.words[4]) << 64 | u128::from(self.words[5])
+    }
+
+    /// Returns the bits of [`crate::state`] for a packet of this direction, and whether it is
+    /// translated.
+    #[inline(always)]
+    fn state(&self, reply: bool, asking: Asking) -> (u32, bool) {
+        let mark = self.words[3];
+        let bits = state::TRACKED | state::ESTABLISHED | if reply { state::REPLY } else { 0 };
+        if !asking.nat || mark & (SOURCE | DESTINATION) == 0 {
+            return (bits, false);
+        }
+        let nat = match (mark & SOURCE != 0) != reply {
+            true => state::SOURCE_NAT,
+            false => state::DESTINATION_NAT,
+        };
+        (bits | nat, true)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::UDP;
 
     fn content(number: u32) -> Content {
         Content {
             tuple: Short::new(number.into(), 5 << 16 | 6, 7, 17),
-            addresses: None,
             replies: None,
+            addresses: Whole::Nothing,
             nat: None,
             policies: 0,
             timeout_ms: 1000,
@@ -940,7 +1107,7 @@ mod tests {
             replies: None,
         };
         let found = |number: u32| {
-            let follow = |line| all.follow(line, content(number).tuple, None, || None, asking(10));
+            let follow = |line| all.follow(line, content(number).tuple, || None, asking(10));
             let settled = all.find(hash(number), false).and_then(follow);
             settled.is_some_and(|settled| {
                 assert_eq!(
@@ -1036,7 +1203,8 @@ mod tests {
         assert_eq!((all_of(6), all_of(7)), (0, 0));
     }
 
-    /// Tuples of IPv6 whose digests are the same are told apart by their addresses.
+    /// Tuples of IPv6 whose digests are the same are told apart by their addresses, also where
+    /// these are translated.
     #[test]
     fn digests_are_not_addresses() {
         let key = |low: u64, swapped: bool| {
@@ -1055,36 +1223,86 @@ mod tests {
         };
         let all = Established::new();
         let ours = key(9, false);
-        let tuple = Short::digest(&ours).unwrap();
-        assert_eq!(Short::digest(&key(10, false)), Some(tuple));
+        let tuple = Short::of(&ours);
+        assert_eq!(Short::of(&key(10, false)), tuple);
         let line = all.take().expect("enough of them").start;
         let hashes = Hashes {
             original: 77,
             replies: None,
         };
+        let told = |key: &Key| {
+            let reached = all.find(77, false)?;
+            assert_eq!(reached.number, line);
+            let tracked = all.follow_key(reached, key, || None, asking(10))?;
+            assert_eq!(tracked.original, Some(ours.tuple()));
+            let translation = tracked.translation;
+            let ends = [translation.source, translation.destination];
+            Some((tracked.state & state::REPLY != 0, ends))
+        };
         let content = Content {
             tuple,
-            addresses: Some(ours.addresses),
+            addresses: Whole::One(ours.addresses),
             ..content(1)
         };
         all.publish(hashes, line, &content, 500, None);
-        let state = |key: &Key| {
-            let tuple = Short::digest(key).unwrap();
-            let addresses = Some(key.addresses);
-            let reached = all.find(77, false)?;
-            assert_eq!(reached.number, line);
-            let settled = all.follow(reached, tuple, addresses, || None, asking(10))?;
-            Some(settled.state() & state::REPLY != 0)
+        assert_eq!(told(&ours), Some((false, [None; 2])));
+        assert_eq!(told(&key(9, true)), Some((true, [None; 2])));
+        assert_eq!(told(&key(10, false)), None);
+        assert_eq!(told(&key(10, true)), None);
+        let other = Key {
+            protocol: crate::key::ICMPV6,
+            ..ours
         };
-        assert_eq!(state(&ours), Some(false));
-        assert_eq!(state(&key(9, true)), Some(true));
-        assert_eq!(state(&key(10, false)), None);
-        assert_eq!(state(&key(10, true)), None);
-        let udp = |protocol: u8| Key {
-            protocol,
-            ..key(9, false)
+        assert_eq!(told(&other), None);
+        all.retire(hashes, line);
+        // The source becomes another one with the same digest.
+        let replies = key(10, true);
+        let content = Content {
+            replies: Some(Short::of(&replies)),
+            addresses: Whole::Both([ours.addresses, replies.addresses]),
+            nat: Some(Direction::Source),
+            ..content
         };
-        assert_eq!(Short::digest(&udp(crate::key::ICMPV6)), None);
+        all.publish(hashes, line, &content, 500, None);
+        let from = key(10, false).end(0);
+        assert_eq!(told(&ours), Some((false, [Some(from), None])));
+        assert_eq!(told(&replies), Some((true, [None, Some(ours.end(0))])));
+        assert_eq!(told(&key(9, true)), None);
+        assert_eq!(told(&key(10, false)), None);
+        assert_eq!(told(&key(11, true)), None);
+    }
+
+    /// Tuples of ICMP over IPv4 say all that keys do, and those of replies are the reverse.
+    #[test]
+    fn tuples_of_icmp_are_keys() {
+        let mut seen = std::collections::HashSet::new();
+        for kinds in [[8, 0], [0, 8], [13, 14], [14, 13], [15, 16], [16, 15]] {
+            for identifier in 0..=u16::MAX {
+                let key = Key {
+                    addresses: [[0, 0x0a00_0001]; 2],
+                    ports: [identifier; 2],
+                    kinds,
+                    zone: 5,
+                    protocol: crate::key::ICMP,
+                    v6: false,
+                };
+                let short = Short::of(&key);
+                assert_eq!(short.key_with(short.addresses(), kinds), key);
+                assert_eq!(Short::of(&key.reversed()), short.reversed());
+                assert!(seen.insert(short.rest), "{key:?}");
+            }
+        }
+        let echo = |kinds: [u8; 2]| Key {
+            addresses: [[1, 2]; 2],
+            ports: [9; 2],
+            kinds,
+            protocol: crate::key::ICMPV6,
+            v6: true,
+            ..Key::default()
+        };
+        let (request, reply) = (Short::of(&echo([128, 129])), Short::of(&echo([129, 128])));
+        assert_ne!(request, reply);
+        assert_eq!(request.reversed(), reply);
     }
 
     /// The hash of a short tuple is that of the key; so is the other direction's.
@@ -1093,9 +1311,9 @@ mod tests {
         let secret = Secret([0x1234_5678_9abc_def0, 77]);
         let short = Short::new(0x0a00_0001_c0a8_0909, 0x1234_0050, 513, 6);
         let key = short.key();
-        assert_eq!(Short::of(&key), Some(short));
+        assert_eq!(Short::of(&key), short);
         assert_eq!(secret.hash(&key), short.hash(secret));
-        assert_eq!(Short::of(&key.reversed()), Some(short.reversed()));
+        assert_eq!(Short::of(&key.reversed()), short.reversed());
         assert_eq!(secret.hash(&key.reversed()), short.hash(secret));
     }
 }

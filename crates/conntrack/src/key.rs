@@ -52,6 +52,13 @@ impl Key {
         (to_ip(self.addresses[end], self.v6), port)
     }
 
+    /// Returns what one end becomes where this key's packets are given those of another. None if it
+    /// stays as it is.
+    pub fn changed(&self, to: &Key, end: usize) -> Option<(IpAddr, u16)> {
+        let same = self.addresses[end] == to.addresses[end] && self.ports[end] == to.ports[end];
+        (!same).then(|| to.end(end))
+    }
+
     pub fn tuple(&self) -> Tuple {
         let (source_port, destination_port) = if self.is_icmp() {
             // The code is zero in all messages that have a connection of their own.

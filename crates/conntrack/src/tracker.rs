@@ -10,13 +10,14 @@ use crate::counters::{Counter, Counters};
 use crate::established::{
     Asking, Established, HashBucket, Hashes, NO_LINE, Reached, Settled, Short,
 };
-use crate::extract::{self, Packet, Read};
-use crate::key::{Key, Secret};
+use crate::extract::{self, Packet, PacketProtocol, Read};
+use crate::key::{Key, Secret, TCP};
 use crate::nat::{self, Translation};
 use crate::request::{Answers, Coming, Earlier, Request, Tracked};
 use crate::shard::{Found, HalfOpen, Removed, Shard};
 use crate::state;
 use crate::stripes::{Bounded, Zones};
+use crate::tcp::Segment;
 use crate::timeouts::Policies;
 use crossbeam_utils::CachePadded;
 use packet::Frame;
@@ -259,13 +260,14 @@ impl Tracker {
             if short.is_none()
                 && let Some(key) = extract::common_wide(frame, layers, request.zone)
             {
-                if let Some(tracked) = self.read_wide(frame, layers, &key, asking) {
+                let segment = || extract::segment(frame, layers);
+                if let Some(tracked) = self.read_by_key(&key, segment, asking) {
                     return tracked;
                 }
                 read = Read::Wide(key);
             }
         }
-        self.answer(frame, layers, read, earlier, request, now_ms)
+        self.answer(frame, layers, read, earlier, request, asking)
     }
 
     /// Returns what packets that ask now have in common.
@@ -291,26 +293,24 @@ impl Tracker {
         asking: Asking,
     ) -> Option<Settled> {
         let segment = || extract::segment(frame, layers);
-        self.established.follow(line, short, None, segment, asking)
+        self.established.follow(line, short, segment, asking)
     }
 
-    /// [`Tracker::read`] for a packet of IPv6 with this key.
-    #[inline(never)]
-    fn read_wide<F: Frame>(
+    /// [`Tracker::read`] for a packet with this key, other than of UDP and TCP over IPv4.
+    #[inline]
+    fn read_by_key(
         &self,
-        frame: &F,
-        layers: &Layers,
         key: &Key,
+        segment: impl FnOnce() -> Option<Segment>,
         asking: Asking,
     ) -> Option<Tracked> {
-        let (tuple, hash) = (Short::digest(key)?, self.secret.hash(key));
-        let line = self.established.find(hash, tuple.is_tcp())?;
-        let (addresses, segment) = (Some(key.addresses), || extract::segment(frame, layers));
-        let settled = (self.established).follow(line, tuple, addresses, segment, asking)?;
-        Some(settled.tracked_by(key))
+        let index = &self.established;
+        let line = index.find(self.secret.hash(key), key.protocol == TCP)?;
+        index.follow_key(line, key, segment, asking)
     }
 
-    /// Answers for a packet.
+    /// Answers for a packet that no line is known for: `read` is what has been read of it, if
+    /// anything, and has been looked for.
     fn answer<F: Frame>(
         &self,
         frame: &F,
@@ -318,7 +318,7 @@ impl Tracker {
         read: Read,
         earlier: Earlier,
         request: &Request<'_>,
-        now_ms: u64,
+        asking: Asking,
     ) -> Tracked {
         let packet = &match extract::extract(frame, layers, request.zone, read) {
             Ok(packet) => packet,
@@ -327,6 +327,16 @@ impl Tracker {
                 return without_packet(request.zone, state::INVALID);
             }
         };
+        let is_sought = matches!(read, Read::Common(Some(_)) | Read::Wide(_));
+        if !is_sought && !packet.related && may_read(request, earlier, request.zone) {
+            let segment = || match packet.kind {
+                PacketProtocol::Tcp(segment) => Some(segment),
+                _ => None,
+            };
+            if let Some(tracked) = self.read_by_key(&packet.key, segment, asking) {
+                return tracked;
+            }
+        }
         let same = earlier.zone == request.zone;
         let job = Job {
             packet,
@@ -335,7 +345,7 @@ impl Tracker {
             earlier: if same { earlier.state } else { 0 },
             seen: same && earlier.has_connection && !request.force,
             expected: None,
-            now_ms,
+            now_ms: asking.now_ms,
         };
         for _ in 0..ROUNDS {
             if let Some(tracked) = self.follow(&job) {
@@ -405,17 +415,20 @@ impl Tracker {
             None => Read::Nothing,
             Some(Short::NONE) if may_read(&request, coming.earlier, coming.zone) => {
                 match extract::common_wide(frame, layers, coming.zone) {
-                    Some(key) => match self.read_wide(frame, layers, &key, asking) {
-                        Some(tracked) => return tracked,
-                        None => Read::Wide(key),
-                    },
+                    Some(key) => {
+                        let segment = || extract::segment(frame, layers);
+                        match self.read_by_key(&key, segment, asking) {
+                            Some(tracked) => return tracked,
+                            None => Read::Wide(key),
+                        }
+                    }
                     None => Read::Common(None),
                 }
             }
             Some(Short::NONE) => Read::Common(None),
             Some(short) => Read::Common(Some(short)),
         };
-        self.answer(frame, layers, read, coming.earlier, &request, asking.now_ms)
+        self.answer(frame, layers, read, coming.earlier, &request, asking)
     }
 
     /// Finds out where to look for the lines of a burst's first packets, if they may go by these;
@@ -672,83 +685,196 @@ impl Tracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::{ICMP, ICMPV6, SCTP, UDP};
     use packet::build::Builder;
     use packet::parse::parse_frame;
     use packet::{FlowKey, HeapFrame, WordSet};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use std::sync::mpsc;
     use std::time::Duration;
 
     const SYN: u16 = 2;
     const ACK: u16 = 16;
+    const CLIENT: u8 = 1;
+    const SERVER: u8 = 2;
+    /// Whom servers see in the place of translated clients.
+    const OUTSIDE: u8 = 3;
 
-    /// Packets of established connections over IPv6 are answered while somebody else has the locks
-    /// of all shards.
-    #[test]
-    fn established_packets_of_ipv6_take_no_lock() {
-        let tracker = Arc::new(Tracker::new([7, 8]));
-        let send = |tracker: &Tracker, tcp: bool, reply: bool, flags: u16, commit: bool| {
-            let mut ends = [[0xfd; 16], [0xfe; 16]];
-            let mut ports = [1025, 80];
-            // Of the sender and of the other side.
-            let mut numbers = [100_u32, 500];
-            if reply {
-                ends.reverse();
-                ports.reverse();
-                numbers.reverse();
+    /// What connections are of.
+    #[derive(Clone, Copy, Debug)]
+    struct Sort {
+        protocol: u8,
+        v6: bool,
+        translated: bool,
+        /// Where the frame's second segment begins, if it has one.
+        cut: Option<usize>,
+    }
+
+    impl Sort {
+        fn address(self, host: u8) -> IpAddr {
+            match self.v6 {
+                false => Ipv4Addr::new(10, 0, 0, host).into(),
+                true => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.into()).into(),
             }
-            let ip = Builder::ethernet([2; 6], [4; 6]).ipv6(ends[0], ends[1]);
-            let mut frame = match tcp {
-                false => ip.udp(ports[0], ports[1]).payload(b"some").frame(),
-                true => {
-                    let mut bytes = ip.tcp(ports[0], ports[1], flags).bytes();
-                    numbers[0] += u32::from(flags & SYN == 0);
-                    numbers[1] += 1;
-                    for (at, number) in [58, 62].into_iter().zip(numbers) {
-                        bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
-                    }
-                    let mut frame = HeapFrame::new(&bytes);
-                    frame.set_offload(packet::frame::Offload {
-                        checksum_valid: true,
-                        ..Default::default()
-                    });
-                    frame
-                }
+        }
+
+        fn frame(self, reply: bool, flags: u16) -> (HeapFrame, Layers) {
+            let client = if self.translated { OUTSIDE } else { CLIENT };
+            let (hosts, ports) = match reply {
+                false => ([CLIENT, SERVER], [1025, 80]),
+                true => ([SERVER, client], [80, 1025]),
             };
+            let ethernet = Builder::ethernet([2; 6], [4; 6]);
+            let ip = match hosts.map(|host| self.address(host)) {
+                [IpAddr::V4(from), IpAddr::V4(to)] => ethernet.ipv4(from.to_bits(), to.to_bits()),
+                [IpAddr::V6(from), IpAddr::V6(to)] => ethernet.ipv6(from.octets(), to.octets()),
+                _ => unreachable!("one family"),
+            };
+            let (identifier, answer) = (77 << 16, u8::from(reply));
+            let packet = match self.protocol {
+                TCP => ip.tcp(ports[0], ports[1], flags),
+                UDP => ip.udp(ports[0], ports[1]).payload(b"some"),
+                SCTP => ip.sctp(ports[0], ports[1]).payload(b"some"),
+                ICMP => ip.icmp(8 - 8 * answer, 0, identifier),
+                ICMPV6 => ip.icmpv6(128 + answer, 0, identifier),
+                // No next header.
+                _ => ip.payload(b"some"),
+            };
+            let mut bytes = packet.bytes();
+            let l4 = if self.v6 { 54 } else { 34 };
+            if self.protocol == TCP {
+                // Of the sender and of the other side.
+                let mut numbers = [100_u32, 500];
+                if reply {
+                    numbers.reverse();
+                }
+                numbers[0] += u32::from(flags & SYN == 0);
+                numbers[1] += 1;
+                for (at, number) in [l4 + 4, l4 + 8].into_iter().zip(numbers) {
+                    bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
+                }
+            }
+            let mut whole = HeapFrame::new(&bytes);
             let mut key = FlowKey::ZERO;
-            let layers = parse_frame(&mut frame, 1, WordSet::MINI_KEY, &mut key);
+            let layers = parse_frame(&mut whole, 1, WordSet::MINI_KEY, &mut key);
+            let (head, tail) = bytes.split_at(self.cut.unwrap_or(bytes.len()));
+            let mut frame = HeapFrame::with_segments(&[head, tail]);
+            // The numbers were written after the checksum.
+            frame.set_offload(packet::frame::Offload {
+                checksum_valid: true,
+                ..Default::default()
+            });
+            (frame, layers)
+        }
+
+        fn send(self, tracker: &Tracker, reply: bool, flags: u16, commit: bool) -> Tracked {
+            let (frame, layers) = self.frame(reply, flags);
+            let outside = self.address(OUTSIDE);
+            let translates = commit && self.translated;
+            let nat = nat::Nat {
+                direction: translates.then_some(nat::Direction::Source),
+                range: translates.then_some(nat::Range {
+                    min: outside,
+                    max: outside,
+                    ports: None,
+                }),
+                ..nat::Nat::default()
+            };
             let request = Request {
                 commit,
+                nat: Some(&nat),
                 ..Request::default()
             };
             tracker.track(&frame, &layers, &request, 5)
-        };
-        for tcp in [false, true] {
-            send(&tracker, tcp, false, SYN, true);
-            send(&tracker, tcp, true, SYN | ACK, false);
-            send(&tracker, tcp, false, ACK, false);
-            // The first that goes on after the handshake may still take it.
-            send(&tracker, tcp, true, ACK, false);
         }
+    }
+
+    /// Packets of established connections are answered while somebody else has the locks of all
+    /// shards: of any protocol and both families, translated or not. (`tests/lines.rs` has the same
+    /// for bursts of UDP and TCP over IPv4.)
+    #[test]
+    fn established_packets_take_no_lock() {
+        let tracker = Arc::new(Tracker::new([7, 8]));
+        let protocols = [
+            (TCP, false, Some(50)),
+            (TCP, true, None),
+            (TCP, true, Some(60)),
+            (UDP, true, None),
+            (UDP, true, Some(40)),
+            (ICMP, false, None),
+            (ICMPV6, true, None),
+            (SCTP, false, None),
+            (SCTP, true, None),
+            (59, false, None),
+            (59, true, None),
+        ];
+        for (protocol, v6, cut) in protocols {
+            for translated in [false, true] {
+                let sort = Sort {
+                    protocol,
+                    v6,
+                    translated,
+                    cut,
+                };
+                check_without_lock(&tracker, sort);
+                let mut cursor = Some(crate::Cursor::default());
+                while let Some(at) = cursor {
+                    cursor = tracker.flush(&crate::Filter::default(), at, 100);
+                }
+            }
+        }
+    }
+
+    fn check_without_lock(tracker: &Arc<Tracker>, sort: Sort) {
+        sort.send(tracker, false, SYN, true);
+        sort.send(tracker, true, SYN | ACK, false);
+        sort.send(tracker, false, ACK, false);
+        // The first that goes on after the handshake may still take it.
+        sort.send(tracker, true, ACK, false);
         let held = (0..SHARDS).map(|shard| tracker.lock(shard));
         let held = held.collect::<Vec<_>>();
         let (answers, told) = mpsc::channel();
         let other = tracker.clone();
         std::thread::spawn(move || {
-            for (tcp, reply) in [(false, false), (false, true), (true, false), (true, true)] {
-                let _ = answers.send(send(&other, tcp, reply, ACK, false));
+            for reply in [false, true, true, false] {
+                let _ = answers.send(sort.send(&other, reply, ACK, false));
             }
         });
-        for reply in [false, true, false, true] {
+        let ports = match sort.protocol {
+            TCP | UDP | SCTP => (1025, 80),
+            ICMP => (8, 0),
+            ICMPV6 => (128, 0),
+            _ => (0, 0),
+        };
+        let port = if ports.0 == 1025 { 1025 } else { 0 };
+        for reply in [false, true, true, false] {
             let tracked = told.recv_timeout(Duration::from_secs(20));
-            let tracked = tracked.expect("it waits for a lock");
-            let wanted = state::TRACKED | state::ESTABLISHED | if reply { state::REPLY } else { 0 };
-            assert_eq!(tracked.state, wanted, "{tracked:?}");
+            let tracked = tracked.unwrap_or_else(|_| panic!("{sort:?} waits for a lock"));
+            let (bits, source, destination) = match (sort.translated, reply) {
+                (false, _) => (0, None, None),
+                (true, false) => (state::SOURCE_NAT, Some(OUTSIDE), None),
+                (true, true) => (state::DESTINATION_NAT, None, Some(CLIENT)),
+            };
+            let direction = if reply { state::REPLY } else { 0 };
+            let wanted = state::TRACKED | state::ESTABLISHED | direction | bits;
+            assert_eq!(tracked.state, wanted, "{sort:?}: {tracked:?}");
             let original = tracked.original.expect("a connection has a tuple");
             assert_eq!(
                 (original.source_port, original.destination_port),
-                (1025, 80)
+                ports,
+                "{sort:?}"
             );
-            assert_eq!(original.source, std::net::Ipv6Addr::from([0xfd; 16]));
+            assert_eq!(
+                (original.source, original.destination),
+                (sort.address(CLIENT), sort.address(SERVER))
+            );
+            let end = |host: Option<u8>| host.map(|host| (sort.address(host), port));
+            let translation = tracked.translation;
+            assert_eq!(
+                (translation.source, translation.destination),
+                (end(source), end(destination)),
+                "{sort:?}"
+            );
         }
         drop(held);
     }

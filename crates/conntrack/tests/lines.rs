@@ -9,7 +9,7 @@ use packet::frame::Offload;
 use packet::parse::{Layers, parse_frame};
 use packet::{FlowKey, Frame, HeapFrame, WordSet};
 use proptest::prelude::*;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The answers for a burst, whose packets are numbered from 0 on.
 #[derive(Default)]
@@ -38,6 +38,8 @@ enum Step {
     Packet {
         connection: u8,
         reply: bool,
+        /// An ICMP error that quotes a packet of the other direction.
+        error: bool,
         flags: u16,
         /// How far its numbers are off.
         off: (i32, i32),
@@ -66,38 +68,100 @@ const RST: u16 = 4;
 const PSH: u16 = 8;
 const ACK: u16 = 16;
 
-/// The address of a connection's first host, or of the second.
-fn address(connection: u8, second: bool) -> Ipv4Addr {
-    Ipv4Addr::new(10, u8::from(second), 0, connection)
+/// What a connection is of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Protocol {
+    Tcp,
+    Udp,
+    Icmp,
+    Sctp,
 }
 
-/// The same of connections over IPv6, which are the last three.
-fn wide_address(connection: u8, second: bool) -> [u8; 16] {
-    let mut address = [0xfd; 16];
-    (address[7], address[15]) = (u8::from(second), connection);
-    address
-}
+use Protocol::{Icmp, Sctp, Tcp, Udp};
 
 /// Number of connections.
-const CONNECTIONS: u8 = 9;
+const CONNECTIONS: u8 = 20;
 
-/// Whether a connection is over IPv6.
+/// Protocols of the connections, by number modulo ten. Those from ten on are of IPv6.
+const PROTOCOLS: [Protocol; 10] = [Tcp, Tcp, Udp, Tcp, Tcp, Udp, Icmp, Icmp, Icmp, Sctp];
+
+/// The connections that are translated, modulo ten: both TCP and UDP, and two of ICMP.
+const TRANSLATED: [bool; 10] = [
+    false, false, false, true, true, true, false, true, true, false,
+];
+
+fn protocol(connection: u8) -> Protocol {
+    PROTOCOLS[usize::from(connection) % 10]
+}
+
 fn is_wide(connection: u8) -> bool {
-    connection >= 6
+    connection >= 10
 }
 
-/// Where the packets of translated connections, which are half of those over IPv4, are sent
-/// instead.
-fn server(connection: u8) -> Option<Ipv4Addr> {
-    (3..6)
-        .contains(&connection)
-        .then(|| Ipv4Addr::new(10, 2, 0, connection))
+/// The address of a connection's first host (0), of the second (1), or the one that replaces one of
+/// these where it is translated (2).
+fn address(connection: u8, host: u8) -> IpAddr {
+    match is_wide(connection) {
+        false => Ipv4Addr::new(10, host, 0, connection).into(),
+        true => {
+            let mut address = [0xfd; 16];
+            (address[7], address[15]) = (host, connection);
+            Ipv6Addr::from(address).into()
+        }
+    }
 }
 
-/// A packet of a connection; two of three are TCP.
+/// What is asked for when a connection is committed. Of translated ones every second has another
+/// source, the others another destination.
+fn translation(connection: u8) -> Nat {
+    if !TRANSLATED[usize::from(connection) % 10] {
+        return Nat::default();
+    }
+    let address = address(connection, 2);
+    Nat {
+        direction: Some(match connection % 2 {
+            0 => Direction::Destination,
+            _ => Direction::Source,
+        }),
+        range: Some(Range {
+            min: address,
+            max: address,
+            ports: None,
+        }),
+        ..Nat::default()
+    }
+}
+
+/// Source and destination of packets of a direction, as they come in.
+fn ends(connection: u8, reply: bool) -> [IpAddr; 2] {
+    let [client, server] = [0, 1].map(|host| address(connection, host));
+    let other = address(connection, 2);
+    match (reply, translation(connection).direction) {
+        (false, _) => [client, server],
+        (true, None) => [server, client],
+        (true, Some(Direction::Source)) => [server, other],
+        (true, Some(Direction::Destination)) => [other, client],
+    }
+}
+
+fn network([source, destination]: [IpAddr; 2]) -> Builder {
+    let ethernet = Builder::ethernet([2; 6], [4; 6]);
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            ethernet.ipv4(source.to_bits(), destination.to_bits())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            ethernet.ipv6(source.octets(), destination.octets())
+        }
+        _ => unreachable!("one family"),
+    }
+}
+
+/// A packet of a connection.
 struct Packet {
     connection: u8,
     reply: bool,
+    error: bool,
     flags: u16,
     numbers: [u32; 2],
     window: u16,
@@ -105,40 +169,61 @@ struct Packet {
 }
 
 impl Packet {
-    fn frame(&self) -> (HeapFrame, Layers) {
-        let mut ends = [self.reply, !self.reply].map(|second| address(self.connection, second));
-        if self.reply
-            && let Some(server) = server(self.connection)
-        {
-            ends[0] = server;
+    /// The packet's bytes, or those of the one that an error quotes.
+    fn bytes(&self) -> Vec<u8> {
+        let (mut ends, mut ports) = (ends(self.connection, self.reply), [1025, 80]);
+        // The direction of replies is that of an echo, too.
+        let mut is_answer = self.reply;
+        if self.reply {
+            ports.reverse();
         }
-        let [source, destination] = ends.map(Ipv4Addr::to_bits);
-        let (source_port, port) = if self.reply { (80, 1025) } else { (1025, 80) };
-        let ethernet = Builder::ethernet([2; 6], [4; 6]);
+        if self.error {
+            ends.reverse();
+            ports.reverse();
+            is_answer = !is_answer;
+        }
         let wide = is_wide(self.connection);
-        let ip = match wide {
-            false => ethernet.ipv4(source, destination),
-            true => {
-                let [source, destination] =
-                    [self.reply, !self.reply].map(|second| wide_address(self.connection, second));
-                ethernet.ipv6(source, destination)
-            }
-        };
-        // Of the sequence number.
-        let at = if wide { 58 } else { 38 };
+        let ip = network(ends);
         let payload = vec![7; self.length];
-        let mut bytes = match self.connection % 3 {
-            2 => ip.udp(source_port, port).payload(&payload).bytes(),
-            _ => {
-                let tcp = ip.tcp(source_port, port, self.flags);
+        // Four bytes on is the sequence number.
+        let at = if wide { 54 } else { 34 };
+        let answer = u8::from(is_answer);
+        match protocol(self.connection) {
+            Udp => ip.udp(ports[0], ports[1]).payload(&payload).bytes(),
+            Icmp if wide => ip
+                .icmpv6(128 + answer, 0, 7 << 16)
+                .payload(&payload)
+                .bytes(),
+            Icmp => ip
+                .icmp(8 - 8 * answer, 0, 7 << 16)
+                .payload(&payload)
+                .bytes(),
+            Sctp => ip.sctp(ports[0], ports[1]).payload(&payload).bytes(),
+            Tcp => {
+                let tcp = ip.tcp(ports[0], ports[1], self.flags);
                 let mut bytes = tcp.payload(&payload).bytes();
-                for (at, number) in [at, at + 4].into_iter().zip(self.numbers) {
+                for (at, number) in [at + 4, at + 8].into_iter().zip(self.numbers) {
                     bytes[at..at + 4].copy_from_slice(&number.to_be_bytes());
                 }
-                bytes[at + 10..at + 12].copy_from_slice(&self.window.to_be_bytes());
+                bytes[at + 14..at + 16].copy_from_slice(&self.window.to_be_bytes());
                 bytes
             }
-        };
+        }
+    }
+
+    fn frame(&self) -> (HeapFrame, Layers) {
+        let mut bytes = self.bytes();
+        if self.error {
+            let quoted = &bytes[14..];
+            let to = ends(self.connection, self.reply)[1];
+            let router = address(self.connection, 9);
+            let ip = network([router, to]);
+            let error = match is_wide(self.connection) {
+                false => ip.icmp(3, 1, 0),
+                true => ip.icmpv6(1, 4, 0),
+            };
+            bytes = error.payload(quoted).bytes();
+        }
         bytes.resize(bytes.len().max(60), 0);
         let mut frame = HeapFrame::new(&bytes);
         // The numbers were written after the checksum.
@@ -170,8 +255,7 @@ fn packet() -> impl Strategy<Value = Step> {
     ];
     let mark = prop::option::weighted(0.1, 0..3_u32);
     (
-        0..CONNECTIONS,
-        any::<bool>(),
+        (0..CONNECTIONS, any::<bool>(), prop::bool::weighted(0.05)),
         flags,
         off,
         any::<u16>(),
@@ -182,10 +266,11 @@ fn packet() -> impl Strategy<Value = Step> {
         prop::bool::weighted(0.9),
     )
         .prop_map(
-            |(connection, reply, flags, off, window, length, commit, mark, zone, nat)| {
+            |((connection, reply, error), flags, off, window, length, commit, mark, zone, nat)| {
                 Step::Packet {
                     connection,
                     reply,
+                    error,
                     flags,
                     off,
                     window,
@@ -224,9 +309,11 @@ fn shown(tracker: &Tracker, now: u64) -> Vec<String> {
     all
 }
 
-/// Both have the same packets. Before each one, the second is told that timeouts have changed,
-/// though they have not, so that its packet goes by the shard.
-fn check(steps: &[Step]) {
+/// Both have the same packets, of these connections only, so that each has many. Before each one,
+/// the second is told that timeouts have changed, though they have not, so that its packet goes by
+/// the shard.
+fn check(connections: &[u8], steps: &[Step]) {
+    let chosen = |connection: u8| connections[usize::from(connection) % connections.len()];
     let trackers = [Tracker::new([5, 6]), Tracker::new([5, 6])];
     let mut policies = [Policy::default(), Policy::default()];
     let mut next = [[1000_u32, 5_000_000]; CONNECTIONS as usize];
@@ -237,6 +324,7 @@ fn check(steps: &[Step]) {
             Step::Packet {
                 connection,
                 reply,
+                error,
                 flags,
                 off,
                 window,
@@ -246,6 +334,7 @@ fn check(steps: &[Step]) {
                 zone,
                 nat,
             } => {
+                let connection = chosen(connection);
                 let [mine, others] = {
                     let [first, second] = next[usize::from(connection)];
                     if reply {
@@ -261,21 +350,16 @@ fn check(steps: &[Step]) {
                 let (frame, layers) = Packet {
                     connection,
                     reply,
+                    error,
                     flags,
                     numbers,
                     window,
                     length: length.into(),
                 }
                 .frame();
-                let range = server(connection).map(|server| Range {
-                    min: server.into(),
-                    max: server.into(),
-                    ports: None,
-                });
-                let translation = Nat {
-                    direction: (commit && range.is_some()).then_some(Direction::Destination),
-                    range,
-                    ..Nat::default()
+                let translation = match commit {
+                    true => translation(connection),
+                    false => Nat::default(),
                 };
                 let request = Request {
                     zone: u16::from(zone),
@@ -317,7 +401,7 @@ fn check(steps: &[Step]) {
                     "step {number}: {step:?}"
                 );
                 before = Some(own.clone());
-                if off == (0, 0) {
+                if off == (0, 0) && !error {
                     let more = u32::from(length) + u32::from(flags & (SYN | FIN) != 0);
                     let side = &mut next[usize::from(connection)][usize::from(reply)];
                     *side = side.wrapping_add(more);
@@ -329,10 +413,7 @@ fn check(steps: &[Step]) {
                 .for_each(|tracker| while !tracker.expire(now, 5) {}),
             Step::Flush(host) => {
                 let mut filter = Filter::default();
-                filter.original.source = Some(match is_wide(host) {
-                    false => address(host, false).into(),
-                    true => wide_address(host, false).into(),
-                });
+                filter.original.source = Some(address(chosen(host), 0));
                 for tracker in &trackers {
                     let mut cursor = Some(Cursor::default());
                     while let Some(at) = cursor {
@@ -342,7 +423,13 @@ fn check(steps: &[Step]) {
             }
             Step::Policy(zone, seconds) => {
                 let policy = &mut policies[usize::from(zone)];
-                for timeout in [Timeout::TcpEstablished, Timeout::UdpMultiple] {
+                // Each has another one.
+                let timeouts = [
+                    Timeout::TcpEstablished,
+                    Timeout::UdpMultiple,
+                    Timeout::IcmpReply,
+                ];
+                for (timeout, seconds) in timeouts.into_iter().zip(seconds..) {
                     policy.set(timeout, seconds);
                 }
                 for tracker in &trackers {
@@ -359,34 +446,29 @@ fn check(steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn lines_say_what_shards_say(steps in prop::collection::vec(step(), 1..150)) {
-        check(&steps);
+    fn lines_say_what_shards_say(
+        connections in prop::sample::subsequence((0..CONNECTIONS).collect::<Vec<_>>(), 1..7),
+        steps in prop::collection::vec(step(), 1..150),
+    ) {
+        check(&connections, &steps);
     }
 }
 
 /// Once a connection over IPv4 is established, its packets go by its line: of UDP and TCP,
-/// translated or not, in both directions. (Of IPv6: `tracker::tests`.)
+/// translated or not, in both directions. (Of others: `tracker::tests`.)
 #[test]
 fn established_packets_take_no_lock() {
     for connection in 0..6_u8 {
         let tracker = Tracker::new([7, 8]);
-        let range = server(connection).map(|server| Range {
-            min: server.into(),
-            max: server.into(),
-            ports: None,
-        });
-        let commit = Nat {
-            direction: range.is_some().then_some(Direction::Destination),
-            range,
-            ..Nat::default()
-        };
+        let commit = translation(connection);
         let send = |reply: bool, flags: u16, numbers: [u32; 2], nat: &Nat| {
             let (frame, layers) = Packet {
                 connection,
                 reply,
+                error: false,
                 flags,
                 numbers,
                 window: 1000,
@@ -418,7 +500,7 @@ fn established_packets_take_no_lock() {
             assert!(send(true, ACK, [501, 101], &any), "{connection}, reply");
         }
         send(false, ACK | FIN, [101, 501], &any);
-        if connection % 3 != 2 {
+        if protocol(connection) == Tcp {
             assert!(!send(true, ACK, [501, 102], &any), "{connection}, closing");
         }
     }
