@@ -129,18 +129,60 @@ fn is_summed<F: Frame>(frame: &F) -> bool {
     offload.checksum_valid || offload.partial_checksum
 }
 
-/// Reads the key of packets like those of [`common`] over IPv6, without extension headers. None for
-/// all others, and for those that are not sound.
+/// Reads the key of further packets that many are, with all headers in the frame's first segment:
+/// UDP and TCP over IPv6 without extension headers, and ICMP's requests and replies over both
+/// families. None for all others, and for those that are not sound.
 #[inline]
-pub(crate) fn common_wide<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<Key> {
+pub(crate) fn common_key<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<Key> {
     let (start, end) = (usize::from(layers.l3), layers.end as usize);
     let packet = frame.head().get(start..end)?;
+    let length = layers.l4.wrapping_sub(layers.l3);
+    let is_summed = is_summed(frame);
+    match (packet.first()? >> 4, usize::from(length)) {
+        (4, IPV4_LEN) => short_icmp(packet, is_summed, zone),
+        (6, IPV6_LEN) => wide(packet, is_summed, zone),
+        _ => None,
+    }
+}
+
+/// [`common_key`] for a packet of IPv4. `is_summed` says that its checksum is known to be right.
+fn short_icmp(packet: &[u8], is_summed: bool, zone: u16) -> Option<Key> {
+    let (header, message) = packet.split_first_chunk::<IPV4_LEN>()?;
+    let is_whole = header[0] == 0x45 && be16(header, 6)? & 0x3fff == 0;
+    let sum = |bytes: &[u8]| {
+        let mut sum = Sum::new();
+        sum.add_bytes(bytes);
+        sum.fold()
+    };
+    if header[9] != ICMP || !is_whole || sum(header) != 0xffff {
+        return None;
+    }
+    if !is_summed && sum(message) != 0xffff {
+        return None;
+    }
+    let address = |at| Some([0, u64::from(be32(header, at)?)]);
+    let mut key = Key {
+        addresses: [address(12)?, address(16)?],
+        zone,
+        protocol: ICMP,
+        ..Key::default()
+    };
+    read_icmp(&mut key, message).then_some(key)
+}
+
+/// Fills in identifier and types of a message of ICMP; false if it has none.
+fn read_icmp(key: &mut Key, message: &[u8]) -> bool {
+    message.first_chunk().is_some_and(|header| {
+        let other = answer(key.v6, header[0]);
+        other.is_some_and(|other| set_icmp(key, header, other).is_ok())
+    })
+}
+
+/// [`common_key`] for a packet of IPv6.
+fn wide(packet: &[u8], is_summed: bool, zone: u16) -> Option<Key> {
     let (header, segment) = packet.split_first_chunk::<IPV6_LEN>()?;
     let transport: &[u8; 8] = segment.first_chunk()?;
     let protocol = header[6];
-    if header[0] >> 4 != 6 || layers.l4 != layers.l3 + IPV6_LEN as u16 {
-        return None;
-    }
     match protocol {
         UDP => {
             let length = usize::from(u16::from_be_bytes([transport[4], transport[5]]));
@@ -155,9 +197,10 @@ pub(crate) fn common_wide<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Op
                 return None;
             }
         }
+        ICMPV6 => {}
         _ => return None,
     }
-    if !is_summed(frame) {
+    if !is_summed {
         // Addresses and transport header lie one behind the other, as in the pseudo header.
         let mut whole = Sum::new();
         whole.add_bytes(packet.get(8..)?);
@@ -168,16 +211,19 @@ pub(crate) fn common_wide<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Op
         }
     }
     let address = |at| Some([be64(header, at)?, be64(header, at + 8)?]);
-    let ports = be32(transport, 0)?;
-    let both = ports >> 16 != 0 && ports & 0xffff != 0;
-    both.then_some(Key {
+    let mut key = Key {
         addresses: [address(8)?, address(24)?],
-        ports: [(ports >> 16) as u16, ports as u16],
+        ports: [be16(transport, 0)?, be16(transport, 2)?],
         kinds: [0; 2],
         zone,
         protocol,
         v6: true,
-    })
+    };
+    let is_sound = match protocol {
+        ICMPV6 => read_icmp(&mut key, segment),
+        _ => !key.ports.contains(&0),
+    };
+    is_sound.then_some(key)
 }
 
 /// Reads what [`common`] has found sound.
@@ -185,11 +231,12 @@ fn packet_of<F: Frame>(short: Short, frame: &F, layers: &Layers) -> Option<Packe
     packet_with(short.key(), frame, layers)
 }
 
-/// The same of what [`common_wide`] has found sound.
+/// The same of what [`common_key`] has found sound.
 #[inline]
 fn packet_with<F: Frame>(key: Key, frame: &F, layers: &Layers) -> Option<Packet> {
     let kind = match key.protocol {
         TCP => PacketProtocol::Tcp(segment(frame, layers)?),
+        _ if key.is_icmp() => PacketProtocol::Icmp,
         _ => PacketProtocol::Other,
     };
     Some(Packet {
@@ -226,10 +273,10 @@ pub(crate) fn segment<F: Frame>(frame: &F, layers: &Layers) -> Option<Segment> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Read {
     Nothing,
-    /// [`common`] has said this, and [`common_wide`] nothing.
+    /// [`common`] has said this, and [`common_key`] nothing.
     Common(Option<Short>),
-    /// [`common_wide`] has said this.
-    Wide(Key),
+    /// [`common_key`] has said this.
+    Key(Key),
 }
 
 /// Reads a frame.
@@ -244,7 +291,7 @@ pub(crate) fn extract<F: Frame>(
         Read::Nothing => {
             common(frame, layers, zone).and_then(|short| packet_of(short, frame, layers))
         }
-        Read::Wide(key) => packet_with(key, frame, layers),
+        Read::Key(key) => packet_with(key, frame, layers),
     };
     match packet {
         Some(packet) => Ok(packet),
@@ -541,4 +588,89 @@ fn window_scale(mut options: &[u8]) -> Option<u8> {
         options = options.get(step..).unwrap_or_default();
     }
     scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::build::Builder;
+    use packet::parse::parse_frame;
+    use packet::{FlowKey, HeapFrame, Offload, WordSet};
+    use proptest::prelude::*;
+
+    /// What a packet is of, its payload's length, what is overwritten, whether checksums are right
+    /// behind that, where the second segment begins, and padding.
+    type Made = (u8, usize, Vec<(usize, u8)>, bool, usize, usize);
+
+    fn made() -> impl Strategy<Value = Made> {
+        // Most change what says something: types, lengths, flags.
+        let byte = prop_oneof![Just(0_u8), Just(8), Just(1), Just(0x45), any::<u8>()];
+        let changes = prop_oneof![
+            1 => Just(Vec::new()),
+            2 => prop::collection::vec((14..80_usize, byte), 1..3),
+        ];
+        let cut = prop_oneof![4 => Just(usize::MAX), 1 => 14..80_usize];
+        (
+            0..7_u8,
+            0..20_usize,
+            changes,
+            any::<bool>(),
+            cut,
+            0..8_usize,
+        )
+    }
+
+    fn frame((sort, length, changes, right, cut, padding): &Made) -> (HeapFrame, Layers) {
+        let ethernet = Builder::ethernet([2; 6], [4; 6]);
+        let ip = match sort {
+            0..3 => ethernet.ipv4(0x0a00_0001, 0xff00_0002),
+            _ => ethernet.ipv6([1; 16], [2; 16]),
+        };
+        let packet = match sort {
+            0 | 1 => ip.icmp(8 - 8 * sort, 0, 0x0007_0001),
+            2 => ip.icmp(13, 0, 0x0007_0001),
+            3 | 4 => ip.icmpv6(125 + sort, 0, 0x0007_0001),
+            5 => ip.udp(1025, 53),
+            _ => ip.tcp(1025, 80, 16),
+        };
+        let mut bytes = packet.payload(&vec![7; *length]).bytes();
+        for (at, value) in changes {
+            if let Some(byte) = bytes.get_mut(*at) {
+                *byte = *value;
+            }
+        }
+        if *right && *sort < 3 {
+            bytes[24..26].fill(0);
+            let mut sum = Sum::new();
+            sum.add_bytes(&bytes[14..34]);
+            bytes[24..26].copy_from_slice(&sum.finish().to_be_bytes());
+        }
+        bytes.resize(bytes.len() + padding, 0xee);
+        let mut key = FlowKey::ZERO;
+        let mut whole = HeapFrame::new(&bytes);
+        let layers = parse_frame(&mut whole, 1, WordSet::MINI_KEY, &mut key);
+        let (head, tail) = bytes.split_at((*cut).min(bytes.len()));
+        let mut frame = HeapFrame::with_segments(&[head, tail]);
+        frame.set_offload(Offload {
+            checksum_valid: *right,
+            ..Offload::default()
+        });
+        (frame, layers)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        /// What is read at once is what is read step by step; nothing that is refused there.
+        #[test]
+        fn common_keys_are_those_of_packets(made in made()) {
+            let (frame, layers) = frame(&made);
+            let whole = extract_any(&frame, &layers, 9);
+            if let Some(key) = common_key(&frame, &layers, 9) {
+                prop_assert_eq!(packet_with(key, &frame, &layers).ok_or(key), whole.map_err(|_| key));
+            } else if made.2.is_empty() && made.4 == usize::MAX {
+                prop_assert!(false, "it has not been read: {:?}", whole);
+            }
+        }
+    }
 }

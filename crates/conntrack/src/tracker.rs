@@ -258,13 +258,13 @@ impl Tracker {
                 return settled.tracked();
             }
             if short.is_none()
-                && let Some(key) = extract::common_wide(frame, layers, request.zone)
+                && let Some(key) = extract::common_key(frame, layers, request.zone)
             {
                 let segment = || extract::segment(frame, layers);
                 if let Some(tracked) = self.read_by_key(&key, segment, asking) {
                     return tracked;
                 }
-                read = Read::Wide(key);
+                read = Read::Key(key);
             }
         }
         self.answer(frame, layers, read, earlier, request, asking)
@@ -327,7 +327,7 @@ impl Tracker {
                 return without_packet(request.zone, state::INVALID);
             }
         };
-        let is_sought = matches!(read, Read::Common(Some(_)) | Read::Wide(_));
+        let is_sought = matches!(read, Read::Common(Some(_)) | Read::Key(_));
         if !is_sought && !packet.related && may_read(request, earlier, request.zone) {
             let segment = || match packet.kind {
                 PacketProtocol::Tcp(segment) => Some(segment),
@@ -414,12 +414,12 @@ impl Tracker {
         let read = match short {
             None => Read::Nothing,
             Some(Short::NONE) if may_read(&request, coming.earlier, coming.zone) => {
-                match extract::common_wide(frame, layers, coming.zone) {
+                match extract::common_key(frame, layers, coming.zone) {
                     Some(key) => {
                         let segment = || extract::segment(frame, layers);
                         match self.read_by_key(&key, segment, asking) {
                             Some(tracked) => return tracked,
-                            None => Read::Wide(key),
+                            None => Read::Key(key),
                         }
                     }
                     None => Read::Common(None),
