@@ -2,7 +2,7 @@
 //! and taken away by who has the lock.
 
 use crate::sync::{AtomicU64, Ordering, explore};
-use crate::versioned::Versioned;
+use crate::versioned::{Version, Versioned};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 struct Line {
     version: AtomicU64,
     words: [AtomicU64; 2],
-    /// What is read beside the words.
-    further: AtomicU64,
+    /// What is read beside the words, as whole addresses are.
+    further: [AtomicU64; 2],
     /// When the connection ends: a packet writes what goes with the words that it has read.
     expires: AtomicU64,
     beside: UnsafeCell<u64>,
@@ -28,7 +28,7 @@ impl Line {
             version: AtomicU64::new(0),
             words: [AtomicU64::new(0), AtomicU64::new(0)],
             expires: AtomicU64::new(0),
-            further: AtomicU64::new(0),
+            further: [AtomicU64::new(0), AtomicU64::new(0)],
             beside: UnsafeCell::new(0),
         };
         line.publish(number);
@@ -36,7 +36,9 @@ impl Line {
     }
 
     fn publish(&self, number: u64) {
-        self.further.store(number, Ordering::Relaxed);
+        for word in &self.further {
+            word.store(number, Ordering::Relaxed);
+        }
         self.expires.store(number, Ordering::Relaxed);
         self.versioned().publish([number; 2]);
     }
@@ -53,18 +55,23 @@ impl Line {
         self.beside.with_mut(|beside| unsafe { *beside += 1 });
     }
 
-    /// A packet: what it has read belongs together. Returns whether it has changed what lies
-    /// beside.
+    /// Reads the line and what lies beside it, all of which belongs together. None if it changes.
+    fn read(&self) -> Option<(u64, Version)> {
+        let ([word, second], version) = self.versioned().read()?;
+        assert_eq!(word, second, "words of two connections");
+        let further = [0, 1].map(|at: usize| self.further[at].load(Ordering::Relaxed));
+        if !self.versioned().is_still(version) {
+            return None;
+        }
+        assert_eq!([word; 2], further, "words of two connections");
+        Some((word, version))
+    }
+
+    /// A packet of TCP. Returns whether it has changed what lies beside.
     fn packet(&self) -> bool {
-        let Some(([word, second], version)) = self.versioned().read() else {
+        let Some((word, version)) = self.read() else {
             return false;
         };
-        assert_eq!(word, second, "words of two connections");
-        let further = self.further.load(Ordering::Relaxed);
-        if !self.versioned().is_still(version) {
-            return false;
-        }
-        assert_eq!(word, further, "words of two connections");
         let claimed = self.versioned().claim(version);
         if claimed {
             self.count();
@@ -73,6 +80,32 @@ impl Line {
         }
         claimed
     }
+
+    /// A packet of another protocol, which claims nothing: ten times the number is its later end.
+    fn prolong(&self) {
+        let expires = self.expires.load(Ordering::Relaxed);
+        if let Some((word, _)) = self.read() {
+            let (old, new) = (expires, 10 * word);
+            let replaced =
+                (self.expires).compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+            assert!(replaced.is_err() || old == word, "another's end");
+        }
+    }
+}
+
+/// A packet that claims nothing prolongs its own connection only, while the line is given to
+/// another.
+pub fn a_packet_prolongs_its_own_connection() {
+    explore(3, || {
+        let line = Line::new(1);
+        let other = {
+            let line = Arc::clone(&line);
+            thread::spawn(move || line.prolong())
+        };
+        line.versioned().withdraw();
+        line.publish(2);
+        other.join().expect("a packet");
+    });
 }
 
 /// Packets of two workers, while a third one gives the line to another connection.

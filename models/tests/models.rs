@@ -74,4 +74,8 @@ model!(
     lines::a_packet_reads_words_of_one_connection,
     reading_a_line_needs_its_fences
 );
+model!(
+    lines::a_packet_prolongs_its_own_connection,
+    prolonging_needs_its_fences
+);
 model!(lines::a_line_that_is_withdrawn_stays_so);
