@@ -69,6 +69,57 @@ pub struct BridgeDefaults<'a> {
     pub rundir: &'a Path,
 }
 
+/// A controller's target that is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadTarget {
+    /// It is neither connected to nor listened on.
+    #[error("unsupported controller \"{0}\"")]
+    NotSupported(String),
+    /// Another controller of the bridge has it.
+    #[error("another controller of the bridge has the same target; this one is ignored")]
+    Twice,
+    /// It is a socket to connect to, outside the run directory.
+    #[error(
+        "Not connecting to socket controller \"{target}\" due to possibility for remote exploit.  \
+         Instead, specify socket in permitted directory \"unix:{rundir}/\" \
+         or connect to \"unix:{rundir}/{bridge}.mgmt\" \
+         (which is always available without special configuration)."
+    )]
+    Connect {
+        /// The target.
+        target: String,
+        /// The run directory.
+        rundir: String,
+        /// The bridge.
+        bridge: String,
+    },
+    /// It is a socket to listen on that is not named as the bridge's own ones are.
+    #[error(
+        "Not adding Unix domain socket controller \"{target}\" due to possibility of overwriting \
+         local files. Instead, specify path in permitted format \"punix:{rundir}/{bridge}.*\" \
+         or connect to \"unix:{rundir}/{bridge}.mgmt\" \
+         (which is always available without special configuration)."
+    )]
+    Listen {
+        /// The target.
+        target: String,
+        /// The run directory.
+        rundir: String,
+        /// The bridge.
+        bridge: String,
+    },
+}
+
+impl BadTarget {
+    /// Returns the log level: whoever wrote a row that names somebody else's socket may be hostile.
+    fn severity(&self) -> Severity {
+        match self {
+            BadTarget::NotSupported(_) | BadTarget::Twice => Severity::Warning,
+            BadTarget::Connect { .. } | BadTarget::Listen { .. } => Severity::Error,
+        }
+    }
+}
+
 /// Reads a bridge's controllers, sorted by target as the rows are. A single target `none` means
 /// that there are none.
 pub fn read(
@@ -83,30 +134,17 @@ pub fn read(
     }
     let mut controllers: Vec<Controller> = Vec::new();
     for row in rows {
-        let complaint = match is_active(&row.target) {
-            None => Err((
-                Severity::Warning,
-                format!("unsupported controller \"{}\"", row.target),
-            )),
-            Some(_) if controllers.iter().any(|c| c.target == row.target) => Err((
-                Severity::Warning,
-                "another controller of the bridge has the same target; this one is ignored".into(),
-            )),
-            // Whoever wrote the row may be hostile.
-            Some(active) => check_socket(&row.target, defaults)
-                .map(|()| active)
-                .map_err(|message| (Severity::Error, message)),
+        let target = &row.target;
+        let checked = match is_active(target) {
+            None => Err(BadTarget::NotSupported(target.clone())),
+            Some(_) if controllers.iter().any(|c| c.target == *target) => Err(BadTarget::Twice),
+            Some(active) => check_socket(target, defaults).map(|()| active),
         };
-        match complaint {
+        match checked {
             Ok(active) => controllers.push(controller(row, active, defaults, problems)),
-            Err((severity, message)) => {
-                problems.add_with(
-                    severity,
-                    "Controller",
-                    &row.target,
-                    "target",
-                    format!("bridge {}: {message}", defaults.bridge),
-                );
+            Err(error) => {
+                let text = format!("bridge {}: {error}", defaults.bridge);
+                problems.add_with(error.severity(), "Controller", target, "target", text);
             }
         }
     }
@@ -124,30 +162,26 @@ fn is_active(target: &str) -> Option<bool> {
     }
 }
 
-fn check_socket(target: &str, defaults: BridgeDefaults<'_>) -> Result<(), String> {
+fn check_socket(target: &str, defaults: BridgeDefaults<'_>) -> Result<(), BadTarget> {
     let (rundir, bridge) = (defaults.rundir.display().to_string(), defaults.bridge);
-    let advice = format!(
-        "or connect to \"unix:{rundir}/{bridge}.mgmt\" (which is always available without special configuration)."
-    );
     if let Some(path) = target.strip_prefix("unix:") {
         let inside = path.strip_prefix(&format!("{rundir}/"));
         if path.contains('/') && inside.is_none_or(|rest| rest.split('/').any(|part| part == ".."))
         {
-            return Err(format!(
-                "Not connecting to socket controller \"{target}\" due to possibility for remote exploit.  \
-                 Instead, specify socket in permitted directory \"unix:{rundir}/\" {advice}"
-            ));
+            return Err(BadTarget::Connect {
+                target: target.to_owned(),
+                rundir,
+                bridge: bridge.to_owned(),
+            });
         }
     } else if let Some(path) = target.strip_prefix("punix:") {
-        let permitted = format!("{rundir}/{bridge}.");
-        if path
-            .strip_prefix(&permitted)
-            .is_none_or(|rest| rest.contains('/'))
-        {
-            return Err(format!(
-                "Not adding Unix domain socket controller \"{target}\" due to possibility of overwriting local files. \
-                 Instead, specify path in permitted format \"punix:{permitted}*\" {advice}"
-            ));
+        let own = path.strip_prefix(&format!("{rundir}/{bridge}."));
+        if own.is_none_or(|rest| rest.contains('/')) {
+            return Err(BadTarget::Listen {
+                target: target.to_owned(),
+                rundir,
+                bridge: bridge.to_owned(),
+            });
         }
     }
     Ok(())
@@ -299,6 +333,22 @@ mod tests {
         ] {
             let (controllers, problems) = read_rows(&rows(&[bad]));
             assert_eq!((controllers.len(), problems.0.len()), (0, 1), "{bad}");
+            assert_eq!(problems.0[0].severity, Severity::Error);
+            let advice = "or connect to \"unix:/run/ovs/br0.mgmt\" \
+                          (which is always available without special configuration).";
+            let text = match bad.starts_with("unix:") {
+                true => format!(
+                    "bridge br0: Not connecting to socket controller \"{bad}\" due to possibility \
+                     for remote exploit.  Instead, specify socket in permitted directory \
+                     \"unix:/run/ovs/\" {advice}"
+                ),
+                false => format!(
+                    "bridge br0: Not adding Unix domain socket controller \"{bad}\" due to \
+                     possibility of overwriting local files. Instead, specify path in permitted \
+                     format \"punix:/run/ovs/br0.*\" {advice}"
+                ),
+            };
+            assert_eq!(problems.0[0].message, text);
         }
     }
 

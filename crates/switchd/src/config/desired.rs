@@ -14,6 +14,7 @@ use super::mirror::{self, Mirror};
 use super::plan::Applied;
 use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
+use super::refusal::{BridgeError, InterfaceError, Lack};
 use super::steered::{self, Steered};
 use super::timeouts::{self, Timeouts};
 use super::tunnel::{Together, Turn};
@@ -135,24 +136,22 @@ pub struct Desired {
     /// The OpenFlow port numbers that interfaces had before, by the interfaces' names.
     pub earlier_numbers: BTreeMap<String, u16>,
     /// Interfaces that cannot exist; their `ofport` is -1.
-    pub refused: BTreeMap<Uuid, PortError>,
+    pub refused: BTreeMap<Uuid, Refused>,
     /// Problems of rows that are in use all the same, for their `status` columns.
     pub wrong: Wrong,
 }
 
-/// A port that is not as the database wants it, as reported in its row's `error` column.
+/// An interface that cannot exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortError {
+pub struct Refused {
     /// The bridge that wants it.
     pub bridge: String,
     /// The interface's name.
     pub name: String,
     /// The interface's type.
     pub kind: String,
-    /// Whether it has a port number and may carry packets despite the error.
-    pub is_open: bool,
     /// What is wrong.
-    pub error: String,
+    pub error: InterfaceError,
 }
 
 /// Problems of rows, by the rows' names, for the database's `status` columns, where people look
@@ -278,21 +277,20 @@ impl Desired {
             }
         }
         for (bridge, name, error) in refused {
-            problems.add("Interface", &name, "error", error.clone());
+            problems.add("Interface", &name, "error", error.to_string());
             let ports = self
                 .bridges
                 .get_mut(&bridge)
                 .map(|bridge| &mut bridge.ports);
             let port = ports.and_then(|ports| ports.remove(&name));
             if let Some((uuid, kind)) = port.and_then(|port| Some((port.interface?, port.kind))) {
-                let error = PortError {
+                let refused = Refused {
                     bridge,
                     name,
                     kind,
-                    is_open: false,
-                    error,
+                    error: error.into(),
                 };
-                self.refused.insert(uuid, error);
+                self.refused.insert(uuid, refused);
             }
         }
     }
@@ -336,11 +334,11 @@ impl Reader<'_> {
                     self.owners.insert(row.name.clone(), row.name.clone());
                     accepted.push(row);
                 }
-                Err((column, message)) => {
-                    self.problems
-                        .add("Bridge", &row.name, column, message.clone());
+                Err(error) => {
+                    let text = error.to_string();
+                    self.problems.add("Bridge", &row.name, error.column(), text);
                     for interface in row.ports.iter().flat_map(|port| &port.interfaces) {
-                        self.refuse(&row.name, interface, &message);
+                        self.refuse(&row.name, interface, error.clone().into());
                     }
                 }
             }
@@ -360,26 +358,18 @@ impl Reader<'_> {
             .retain(|uuid, _| !placed.contains(uuid));
     }
 
-    fn check_bridge(&self, row: &vswitch::Bridge) -> Result<(), (&'static str, String)> {
-        if row.name.is_empty() || row.name.contains(['/', '\\']) {
-            // Bridge names become parts of sockets' paths.
-            return Err((
-                "name",
-                format!("ignoring bridge with invalid name \"{}\"", row.name),
-            ));
+    fn check_bridge(&self, row: &vswitch::Bridge) -> Result<(), BridgeError> {
+        let name = row.name.clone();
+        if name.is_empty() || name.contains(['/', '\\']) {
+            return Err(BridgeError::Name(name));
         }
-        if self.owners.contains_key(&row.name) {
-            return Err(("name", format!("bridge {} specified twice", row.name)));
+        if self.owners.contains_key(&name) {
+            return Err(BridgeError::Twice(name));
         }
         let kind = datapath_type(row);
         if !self.abilities.datapath_types.contains(kind) {
-            return Err((
-                "datapath_type",
-                format!(
-                    "could not create bridge {} of unknown datapath type {kind}",
-                    row.name
-                ),
-            ));
+            let kind = kind.to_owned();
+            return Err(BridgeError::DatapathType { name, kind });
         }
         Ok(())
     }
@@ -526,15 +516,15 @@ impl Reader<'_> {
 
     fn port(&mut self, row: &vswitch::Port, surroundings: Surroundings<'_>) -> Option<Port> {
         let [interface] = row.interfaces.as_slice() else {
+            let error = InterfaceError::Bond(row.name.clone());
             let message = match row.interfaces.len() {
                 0 => format!("port {} has no interfaces", row.name),
-                _ => format!("port {}: bonds are not supported", row.name),
+                _ => error.to_string(),
             };
-            self.problems
-                .add("Port", &row.name, "interfaces", message.clone());
+            self.problems.add("Port", &row.name, "interfaces", message);
             row.interfaces
                 .iter()
-                .for_each(|interface| self.refuse(surroundings.bridge, interface, &message));
+                .for_each(|interface| self.refuse(surroundings.bridge, interface, error.clone()));
             return None;
         };
         let port = self
@@ -551,10 +541,10 @@ impl Reader<'_> {
                 }
                 Some(port)
             }
-            Err(message) => {
+            Err(error) => {
                 self.problems
-                    .add("Interface", &interface.name, "error", message.clone());
-                self.refuse(surroundings.bridge, interface, &message);
+                    .add("Interface", &interface.name, "error", error.to_string());
+                self.refuse(surroundings.bridge, interface, error);
                 None
             }
         }
@@ -564,36 +554,41 @@ impl Reader<'_> {
         &self,
         row: &vswitch::Interface,
         surroundings: Surroundings<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), InterfaceError> {
         let (name, bridge) = (row.name.as_str(), surroundings.bridge);
         if is_reserved(name) {
-            return Err(format!(
-                "could not create interface {name}, name is reserved"
-            ));
+            return Err(InterfaceError::Reserved(name.to_owned()));
         }
         let owner = self
             .owners
             .get(name)
             .filter(|owner| *owner != bridge || name != bridge);
         if let Some(owner) = owner {
-            return Err(format!(
-                "could not add network device {name} to bridge {bridge}: bridge {owner} has it already"
-            ));
+            return Err(InterfaceError::Taken {
+                name: name.to_owned(),
+                bridge: bridge.to_owned(),
+                owner: owner.clone(),
+            });
         }
         let kind = port::kind(row, bridge);
-        if !self.abilities.interface_types.contains(kind) {
-            return Err(unknown_type(name, kind, &self.abilities.interface_types));
+        let known = &self.abilities.interface_types;
+        if !known.contains(kind) {
+            return Err(InterfaceError::Type {
+                name: name.to_owned(),
+                kind: kind.to_owned(),
+                lack: lack(kind),
+                known: known.clone(),
+            });
         }
         Ok(())
     }
 
-    fn refuse(&mut self, bridge: &str, interface: &vswitch::Interface, message: &str) {
-        let refused = PortError {
+    fn refuse(&mut self, bridge: &str, interface: &vswitch::Interface, error: InterfaceError) {
+        let refused = Refused {
             bridge: bridge.to_owned(),
             name: interface.name.clone(),
             kind: interface.kind.clone(),
-            is_open: false,
-            error: message.to_owned(),
+            error,
         };
         self.desired.refused.insert(interface.uuid, refused);
     }
@@ -664,21 +659,13 @@ const OTHERS_TYPES: [&str; 10] = [
     "srv6",
 ];
 
-/// Explains why an interface type is refused. The message contains the text of EAFNOSUPPORT, which
-/// is all that Open vSwitch says, and which tools look for.
-fn unknown_type(name: &str, kind: &str, known: &BTreeSet<String>) -> String {
-    let why = if kind.starts_with("dummy") && OTHERS_TYPES.contains(&kind) {
-        "needs a daemon with --enable-dummy"
-    } else if OTHERS_TYPES.contains(&kind) {
-        "is not supported yet"
-    } else {
-        "does not exist"
-    };
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    format!(
-        "could not open network device {name} (Address family not supported by protocol): type \"{kind}\" {why}; there are {}",
-        known.join(", ")
-    )
+/// Returns why an interface type is missing.
+fn lack(kind: &str) -> Lack {
+    match OTHERS_TYPES.contains(&kind) {
+        true if kind.starts_with("dummy") => Lack::Dummy,
+        true => Lack::NotYet,
+        false => Lack::Unknown,
+    }
 }
 
 /// Returns whether a name belongs to a device that Open vSwitch itself creates.
@@ -971,7 +958,7 @@ pub(super) mod tests {
             BTreeSet::from([uuid("a"), uuid("b")])
         );
         let refused = &desired.refused[&uuid("a")];
-        assert!(refused.error.contains("bond"));
+        assert_eq!(refused.error, InterfaceError::Bond("bond0".into()));
         let named = (refused.bridge.as_str(), refused.name.as_str());
         assert_eq!(named, ("br0", "a"));
         assert_eq!(problems.0.len(), 1);
@@ -1006,7 +993,7 @@ pub(super) mod tests {
             let begin = format!("could not open network device {name}");
             let message =
                 format!("{begin} (Address family not supported by protocol): {what}; {types}");
-            assert_eq!(desired.refused[&uuid(name)].error, message);
+            assert_eq!(desired.refused[&uuid(name)].error.to_string(), message);
         }
         assert_eq!(desired.refused.len(), 4);
         assert_eq!(desired.bridges["br0"].ports.len(), 1);

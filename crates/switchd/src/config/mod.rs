@@ -26,6 +26,7 @@ pub mod policing;
 pub mod port;
 pub mod problem;
 pub mod qos;
+pub mod refusal;
 pub mod shaping;
 pub mod statistics;
 pub mod steered;

@@ -5,21 +5,21 @@
 //! (and thousands of packets), as in Open vSwitch. All count frames without their Ethernet header.
 
 use super::problem::Problems;
-use super::qos::{number, queue_number};
+use super::qos::{IngressError, OutOfRange, RowError, number, queue_number};
 use ovsdb::vswitch::{self, Strings};
 use qos::policer::{IngressSpec, PolicerSpec, Profile, Rates};
 
 const ONE_KEYS: [&str; 2] = ["cir", "cbs"];
 const TWO_KEYS: [&str; 4] = ["cir", "cbs", "eir", "ebs"];
 
-fn profile(options: &Strings, rate: &str, burst: &str) -> Result<Profile, String> {
+fn profile(options: &Strings, rate: &str, burst: &str) -> Result<Profile, RowError> {
     Ok(Profile {
         rate: number(options, rate)?.unwrap_or(0),
         burst: number(options, burst)?.unwrap_or(0),
     })
 }
 
-fn rates(options: &Strings) -> Result<Rates, String> {
+fn rates(options: &Strings) -> Result<Rates, RowError> {
     Ok(Rates {
         committed: profile(options, "cir", "cbs")?,
         excess: profile(options, "eir", "ebs")?,
@@ -34,7 +34,7 @@ fn strange(options: &Strings, known: &[&str], who: &str, say: &mut dyn FnMut(Str
 
 /// Reads a row of type `egress-policer` or `trtcm-policer`. Unknown keys are ignored and reported
 /// by `say`.
-pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, String> {
+pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, RowError> {
     let spec = if qos.kind == "egress-policer" {
         strange(&qos.other_config, &ONE_KEYS, "", say);
         if !qos.queues.is_empty() {
@@ -45,7 +45,7 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSp
         strange(&qos.other_config, &TWO_KEYS, "", say);
         two_rates(qos, say)?
     };
-    spec.check().map_err(|error| error.to_string())?;
+    spec.check()?;
     if let PolicerSpec::Queues { port, queues } = &spec {
         useless(port, queues, say);
     }
@@ -65,7 +65,7 @@ fn useless(port: &Rates, queues: &[(u32, Rates)], say: &mut dyn FnMut(String)) {
     }
 }
 
-fn two_rates(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, String> {
+fn two_rates(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, RowError> {
     let port = rates(&qos.other_config)?;
     let mut queues = Vec::with_capacity(qos.queues.len() + 1);
     // The default queue always exists; without a row it has the port's rates.
@@ -82,7 +82,7 @@ fn two_rates(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerS
         );
         let own = match (number, row.other_config.is_empty()) {
             (0, true) => port,
-            _ => rates(&row.other_config).map_err(|error| format!("queue {number}: {error}"))?,
+            _ => rates(&row.other_config).map_err(|error| error.of_queue(number))?,
         };
         queues.push((number, own));
     }
@@ -90,17 +90,20 @@ fn two_rates(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerS
 }
 
 /// Reads `ingress_policing_*`. On an error the port keeps its current policing.
-pub fn ingress(row: &vswitch::Interface, problems: &mut Problems) -> Result<IngressSpec, String> {
+pub fn ingress(
+    row: &vswitch::Interface,
+    problems: &mut Problems,
+) -> Result<IngressSpec, IngressError> {
     let most = i64::from(u32::MAX);
     let kpkts = i64::from(IngressSpec::MAX_KPKTS);
     let mut value = |column: &'static str, value: i64, most: i64| {
         if (0..=most).contains(&value) {
             return Ok(value as u32);
         }
-        let error = format!("{value} is not between 0 and {most}");
+        let error = OutOfRange { value, most };
         let said = format!("{error}; what was configured before stays so");
         problems.add("Interface", &row.name, column, said);
-        Err(format!("{column}: {error}"))
+        Err(IngressError::Column { column, error })
     };
     Ok(IngressSpec {
         kbits_rate: value("ingress_policing_rate", row.ingress_policing_rate, most)?,

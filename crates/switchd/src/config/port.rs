@@ -7,7 +7,8 @@ use super::address::Mac;
 use super::ofport;
 use super::policing;
 use super::problem::{Options, Problems, Severity};
-use super::qos::{self, Qos};
+use super::qos::{self, IngressError, Qos, QosError};
+use super::refusal::InterfaceError;
 use super::tunnel;
 use super::vlan::{PriorityTags, Vlan, VlanMode, VlanSet};
 use super::vm::Vm;
@@ -67,7 +68,7 @@ pub struct Port {
     /// Limits on what it receives (`ingress_policing_*`).
     pub ingress: IngressSpec,
     /// Why `ingress` is the previous policing and not what the row says.
-    pub ingress_error: Option<String>,
+    pub ingress_error: Option<IngressError>,
 }
 
 impl Port {
@@ -82,28 +83,28 @@ impl Port {
 
     /// Removes QoS and policing from a tunnel, which supports neither here nor in Open vSwitch.
     fn let_all_pass(&mut self, problems: &mut Problems) {
-        let missing = "a tunnel has none";
         if !self.qos.kind.is_empty() || self.qos.error.is_some() {
-            let error = format!("QoS: {missing}; its packets are shaped where they leave");
-            problems.add("Port", &self.name, "qos", error.clone());
+            let error = QosError::Tunnel;
+            problems.add("Port", &self.name, "qos", error.to_string());
             self.qos = Qos {
                 error: Some(error),
                 ..Qos::default()
             };
         }
         if !self.ingress.is_none() || self.ingress_error.is_some() {
-            let error = format!("ingress_policing_rate: {missing}");
             let column = "ingress_policing_rate";
+            let missing = "a tunnel has none";
             problems.add("Interface", &self.interface_name, column, missing);
             self.ingress = IngressSpec::default();
-            self.ingress_error = Some(error);
+            self.ingress_error = Some(IngressError::Tunnel);
         }
     }
 
     /// Returns the problems of a port that works all the same.
     pub fn error(&self) -> Option<String> {
-        let both = [&self.qos.error, &self.ingress_error];
-        let texts: Vec<&str> = both.into_iter().flatten().map(String::as_str).collect();
+        let qos = self.qos.error.as_ref().map(ToString::to_string);
+        let ingress = self.ingress_error.as_ref().map(ToString::to_string);
+        let texts: Vec<String> = qos.into_iter().chain(ingress).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
@@ -161,7 +162,7 @@ pub fn read(
     interface: &vswitch::Interface,
     surroundings: Surroundings<'_>,
     problems: &mut Problems,
-) -> Result<Port, String> {
+) -> Result<Port, InterfaceError> {
     let kind = kind(interface, surroundings.bridge);
     let vlan = vlan(port, problems)?;
     let tunnel = match tunnel::kind_of(kind) {
@@ -263,7 +264,7 @@ const SPANNING_TREE_KEYS: [&str; 12] = [
     "rstp-port-mcheck",
 ];
 
-fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
+fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, InterfaceError> {
     let mode = match port.vlan_mode.as_deref() {
         None => None,
         Some("access") => Some(VlanMode::Access),
@@ -272,10 +273,7 @@ fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
         Some("native-untagged") => Some(VlanMode::NativeUntagged),
         Some("dot1q-tunnel") => {
             // Any other mode would carry customers' VLANs where they do not belong.
-            return Err(format!(
-                "port {}: VLAN mode dot1q-tunnel is not supported",
-                port.name
-            ));
+            return Err(InterfaceError::VlanMode(port.name.clone()));
         }
         Some(other) => {
             problems.add(

@@ -3,6 +3,10 @@
 //! Unusable settings are reported in the interface's `error` column and in the log, and the port
 //! keeps the QoS that it has ([`Qos::keep`]).
 
+mod error;
+
+pub use self::error::{IngressError, OutOfRange, QosError, RowError};
+
 use super::policing;
 use super::problem::Problems;
 use super::shaping;
@@ -54,7 +58,7 @@ pub struct Qos {
     /// number.
     pub lowered: BTreeMap<u32, u64>,
     /// Why the row is not in force; the other fields are then meaningless until [`Qos::keep`].
-    pub error: Option<String>,
+    pub error: Option<QosError>,
 }
 
 impl Qos {
@@ -68,21 +72,23 @@ impl Qos {
 }
 
 /// Reads a whole number from 0 on; none where the key is missing.
-pub(super) fn number(options: &Strings, key: &str) -> Result<Option<u64>, String> {
+pub(super) fn number(options: &Strings, key: &str) -> Result<Option<u64>, RowError> {
     let Some(text) = options.get(key) else {
         return Ok(None);
     };
     let number = text.trim().parse::<u64>();
-    number
-        .map(Some)
-        .map_err(|_| format!("{key}: \"{text}\" is not a whole number from 0 on"))
+    number.map(Some).map_err(|_| RowError::NotANumber {
+        key: key.to_owned(),
+        text: text.clone(),
+    })
 }
 
 /// Reads a whole number of at most `most`; none where the key is missing.
-pub(super) fn small(options: &Strings, key: &str, most: u32) -> Result<Option<u32>, String> {
+pub(super) fn small(options: &Strings, key: &str, most: u32) -> Result<Option<u32>, RowError> {
     match number(options, key)? {
         Some(value) if value > u64::from(most) => {
-            Err(format!("{key}: {value} is more than {most}"))
+            let key = key.to_owned();
+            Err(RowError::TooLarge { key, value, most })
         }
         value => Ok(value.map(|value| value as u32)),
     }
@@ -90,11 +96,11 @@ pub(super) fn small(options: &Strings, key: &str, most: u32) -> Result<Option<u3
 
 /// Checks a queue's number. The highest 32-bit number stands for all queues (OpenFlow's
 /// `OFPQ_ALL`).
-pub(super) fn queue_number(number: i64) -> Result<u32, String> {
+pub(super) fn queue_number(number: i64) -> Result<u32, RowError> {
     u32::try_from(number)
         .ok()
         .filter(|number| *number < u32::MAX)
-        .ok_or_else(|| format!("queue {number}: numbers are 0 to {}", u32::MAX - 1))
+        .ok_or(RowError::QueueNumber(number))
 }
 
 /// Reads a port's QoS. Unknown keys and errors become problems of the port `name`.
@@ -110,8 +116,9 @@ pub fn read(name: &str, qos: Option<&vswitch::QoS>, problems: &mut Problems) -> 
         },
         Err(error) => {
             say(format!("{error}; what was configured before stays so"));
+            let kind = qos.kind.clone();
             Qos {
-                error: Some(format!("QoS {}: {error}", qos.kind)),
+                error: Some(QosError::Row { kind, error }),
                 ..Qos::default()
             }
         }
@@ -128,11 +135,10 @@ fn marks(qos: &vswitch::QoS) -> Vec<(u32, u8)> {
     marks.collect()
 }
 
-fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, String> {
+fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, RowError> {
     let kind = qos.kind.clone();
     if qos.queues.len() > MOST_QUEUES {
-        let count = qos.queues.len();
-        return Err(format!("{count} queues are more than {MOST_QUEUES}"));
+        return Err(RowError::TooManyQueues(qos.queues.len()));
     }
     match kind.as_str() {
         "linux-noop" => Ok(Qos {
@@ -168,15 +174,9 @@ fn read_kind(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Qos, Str
             })
         }
         "linux-sfq" | "linux-codel" | "linux-fq_codel" | "linux-netem" => {
-            let types = TYPES.join(", ");
-            Err(format!(
-                "type \"{kind}\" is not supported yet; there are {types}"
-            ))
+            Err(RowError::TypeNotSupported(kind))
         }
-        _ => {
-            let types = TYPES.join(", ");
-            Err(format!("type \"{kind}\" does not exist; there are {types}"))
-        }
+        _ => Err(RowError::UnknownType(kind)),
     }
 }
 

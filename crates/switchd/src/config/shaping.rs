@@ -5,11 +5,10 @@
 //! the port and those queues that name a tenant (`other_config:tenant`); tenants' rates are keys of
 //! the `QoS` row.
 
-use super::qos::{number, small};
+use super::qos::{RowError, number, small};
 use ovsdb::vswitch::{self, Strings};
 use qos::shaper::watch::MAX_WATCHED;
-use qos::shaper::{PortSpec, QueueSpec, SpecError, TenantSpec, spec};
-use std::cmp::Reverse;
+use qos::shaper::{PortSpec, QueueSpec, TenantSpec, spec};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A shaper's settings, and what belongs to them.
@@ -67,24 +66,36 @@ const QUEUE_KEYS: [&str; 10] = [
 /// Reads the burst of a class with this rate. The default is one frame plus what arrives between
 /// two turns of a worker, so that traffic within its rate passes without waiting. (The kernel's
 /// tools also add what a timer period lets through.)
-fn burst(options: &Strings, key: &str, rate: u64) -> Result<u64, String> {
+fn burst(options: &Strings, key: &str, rate: u64) -> Result<u64, RowError> {
     let between_looks = (u128::from(rate) * u128::from(LOOK_NS) / 1_000_000_000) as u64;
     let otherwise = between_looks.saturating_add(FRAME).min(spec::MAX_BURST);
     Ok(number(options, key)?.map_or(otherwise, |burst| burst.max(FRAME)))
 }
 
 /// Reads a rate of at least `least`; none where the key is missing.
-fn rate(options: &Strings, key: &str, least: u64) -> Result<Option<u64>, String> {
+fn rate(options: &Strings, key: &str, least: u64) -> Result<Option<u64>, RowError> {
     match number(options, key)? {
-        Some(rate) if !(least..=spec::MAX_RATE).contains(&rate) => Err(format!(
-            "{key}: {rate} bit/s is not a rate between {least} and {} bit/s",
-            spec::MAX_RATE
-        )),
+        Some(rate) if !(least..=spec::MAX_RATE).contains(&rate) => {
+            let key = key.to_owned();
+            Err(RowError::Rate { key, rate, least })
+        }
         rate => Ok(rate),
     }
 }
 
-fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String> {
+/// Reads a boolean; false where the key is missing.
+fn boolean(options: &Strings, key: &'static str) -> Result<bool, RowError> {
+    match options.get(key).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(RowError::NotABoolean {
+            key,
+            text: other.to_owned(),
+        }),
+    }
+}
+
+fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, RowError> {
     let min_rate = rate(options, "min-rate", 0)?.unwrap_or(0);
     let max_rate = rate(options, "max-rate", spec::MIN_RATE)?;
     let max_rate = max_rate.unwrap_or(port_rate.max(min_rate));
@@ -94,11 +105,7 @@ fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String
         (spec::MAX_LATENCY_NS / 1000) as u32,
     )?;
     let max_latency_ns = bound.map(|us| u64::from(us) * 1000);
-    let ecn = match options.get("ecn").map(String::as_str) {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(other) => return Err(format!("ecn: \"{other}\" is neither true nor false")),
-    };
+    let ecn = boolean(options, "ecn")?;
     // Tools that configure several kinds of switches write `queue-limit`.
     let limit_packets = match small(options, "limit-packets", PORT_PACKETS)? {
         Some(limit) => limit,
@@ -116,7 +123,7 @@ fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String
     })
 }
 
-fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
+fn port(qos: &vswitch::QoS) -> Result<PortSpec, RowError> {
     let options = &qos.other_config;
     let rate = rate(options, "max-rate", spec::MIN_RATE)?.unwrap_or(DEFAULT_RATE);
     let mut port = PortSpec::new(rate);
@@ -130,7 +137,7 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
         let number = super::qos::queue_number(*number)?;
         let spec = queue(number, &row.other_config, rate);
         port.queues
-            .push(spec.map_err(|error| format!("queue {number}: {error}"))?);
+            .push(spec.map_err(|error| error.of_queue(number))?);
     }
     if !qos.queues.contains_key(&0) {
         port.queues.push(queue(0, &Strings::default(), rate)?);
@@ -168,14 +175,14 @@ fn tenant_key(key: &str) -> Option<(&str, &str)> {
 /// Adds a port's tenants: those that its keys name, and those of its queues. The default guarantee
 /// is the sum over a tenant's queues, the default maximum the port's. Returns their numbers by
 /// name.
-fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u32>, String> {
+fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u32>, RowError> {
     let options = &qos.other_config;
     let keys = options.keys().filter_map(|key| tenant_key(key));
     let rows = qos.queues.values();
     let members = rows.filter_map(|row| row.other_config.get("tenant").map(String::as_str));
     let names: BTreeSet<&str> = keys.map(|(name, _)| name).chain(members).collect();
     if names.contains("") {
-        return Err("tenant: a name has at least one character".into());
+        return Err(RowError::TenantName);
     }
     let numbers = tenant_numbers(&names);
     let mut guaranteed: BTreeMap<u32, u64> = BTreeMap::new();
@@ -221,13 +228,15 @@ fn strange(qos: &vswitch::QoS) -> Vec<String> {
 }
 
 /// Reads a row of type `linux-htb` or `linux-hfsc`. Unknown keys are ignored and reported by `say`.
-pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, String> {
+pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, RowError> {
     strange(qos).into_iter().for_each(say);
     let mut spec = port(qos)?;
     let tenants = tenants(qos, &mut spec)?;
     let asked: Vec<u64> = spec.queues.iter().map(|queue| queue.min_rate).collect();
     spec.guarantee_default(DEFAULT_GUARANTEE);
-    spec.check().map_err(|error| named(&error, &tenants))?;
+    if let Err(error) = spec.check() {
+        return Err(RowError::Shaper { error, tenants });
+    }
     let measured = measured(qos, &spec)?;
     let both = spec.queues.iter().zip(asked);
     let lowered = both.filter(|(queue, asked)| queue.min_rate < *asked);
@@ -244,40 +253,20 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, 
 
 /// Returns the queues to measure: only those that ask for it, since it costs a little for each
 /// packet.
-fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, String> {
+fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, RowError> {
     let mut asked = Vec::new();
     for queue in &spec.queues {
-        let row = qos.queues.get(&i64::from(queue.number));
-        let text = row.and_then(|row| row.other_config.get("measure-latency"));
-        match text.map(String::as_str) {
-            Some("true") => asked.push(queue.number),
-            None | Some("false") => {}
-            Some(other) => {
-                let number = queue.number;
-                return Err(format!(
-                    "queue {number}: measure-latency: \"{other}\" is neither true nor false"
-                ));
-            }
+        let Some(row) = qos.queues.get(&i64::from(queue.number)) else {
+            continue;
+        };
+        let wanted = boolean(&row.other_config, "measure-latency");
+        if wanted.map_err(|error| error.of_queue(queue.number))? {
+            asked.push(queue.number);
         }
     }
     if asked.len() > MAX_WATCHED {
-        let count = asked.len();
-        return Err(format!(
-            "measure-latency: {count} queues are more than {MAX_WATCHED}"
-        ));
+        return Err(RowError::TooManyMeasured(asked.len()));
     }
     asked.sort_unstable();
     Ok(asked)
-}
-
-/// Returns the text of an error with tenants' names in place of their numbers.
-fn named(error: &SpecError, tenants: &BTreeMap<String, u32>) -> String {
-    let mut text = error.to_string();
-    let mut by_number: Vec<(&String, &u32)> = tenants.iter().collect();
-    // Highest number first, because a number may begin with another's digits.
-    by_number.sort_by_key(|(_, number)| Reverse(**number));
-    for (name, number) in by_number {
-        text = text.replace(&format!("tenant {number}"), &format!("tenant {name}"));
-    }
-    text
 }

@@ -5,6 +5,10 @@
 //! encrypted (IPsec). Any other value that is not obeyed (such as `packet_type=ptap`) is a problem,
 //! reported in `status`.
 
+mod error;
+
+pub use self::error::{BadTunnel, Conflict, Defect};
+
 use super::problem::{Options, Problems};
 use datapath::tunnel::{Carries, LocalAddress, TunnelKey, TunnelSpec};
 use ovsdb::vswitch;
@@ -32,19 +36,28 @@ pub fn read(
     interface: &vswitch::Interface,
     kind: TunnelKind,
     problems: &mut Problems,
-) -> Result<TunnelSpec, String> {
+) -> Result<TunnelSpec, BadTunnel> {
+    read_options(interface, kind, problems).map_err(|defect| BadTunnel {
+        name: interface.name.clone(),
+        defect,
+    })
+}
+
+fn read_options(
+    interface: &vswitch::Interface,
+    kind: TunnelKind,
+    problems: &mut Problems,
+) -> Result<TunnelSpec, Defect> {
     let name = interface.name.as_str();
     let map = &interface.options;
     let mut options = Options::new("Interface", name, "options", map, problems);
     for key in ["psk", "remote_cert", "remote_name"] {
         if options.text(key).is_some() {
-            return Err(format!(
-                "{name}: options:{key} asks for IPsec, which is not supported yet"
-            ));
+            return Err(Defect::Ipsec(key));
         }
     }
-    let kind = extensions(name, kind, &mut options)?;
-    let carries = carries(name, kind, &mut options)?;
+    let kind = extensions(kind, &mut options)?;
+    let carries = carries(kind, &mut options)?;
     let (remote, local) = addresses(name, kind, &mut options)?;
     let type_name = kind.name();
     let kind = of_family(kind, remote, local);
@@ -98,11 +111,7 @@ fn is_read(kind: TunnelKind, key: &str) -> bool {
 }
 
 /// Reads `exts`: VXLAN's extensions.
-fn extensions(
-    name: &str,
-    kind: TunnelKind,
-    options: &mut Options<'_>,
-) -> Result<TunnelKind, String> {
+fn extensions(kind: TunnelKind, options: &mut Options<'_>) -> Result<TunnelKind, Defect> {
     let (TunnelKind::Vxlan { .. }, Some(text)) = (kind, options.text("exts")) else {
         return Ok(kind);
     };
@@ -112,7 +121,7 @@ fn extensions(
             "gbp" => gbp = true,
             // VXLAN-GPE has another header, so the other end would not understand what is sent
             // without it.
-            "gpe" => return Err(format!("{name}: extension 'gpe' is not supported yet")),
+            "gpe" => return Err(Defect::Gpe),
             _ => options.complain(
                 "exts",
                 format!("unknown extension '{extension}', ignoring it"),
@@ -123,27 +132,28 @@ fn extensions(
 }
 
 /// Reads `packet_type`: what the tunnel carries.
-fn carries(name: &str, kind: TunnelKind, options: &mut Options<'_>) -> Result<Carries, String> {
+fn carries(kind: TunnelKind, options: &mut Options<'_>) -> Result<Carries, Defect> {
     let usual = match kind {
         TunnelKind::Gtpu => Carries::Packets,
         _ => Carries::Frames,
     };
-    let kind_name = match kind {
-        TunnelKind::Vxlan { .. } => "VXLAN (without GPE)",
-        _ => kind.name(),
+    let cannot = |carries| {
+        Err(Defect::CannotCarry {
+            kind: match kind {
+                TunnelKind::Vxlan { .. } => "VXLAN (without GPE)",
+                _ => kind.name(),
+            },
+            carries,
+        })
     };
     match options.text("packet_type") {
         None => Ok(usual),
-        Some("legacy_l2") if kind == TunnelKind::Gtpu => Err(format!(
-            "{name}: legacy_l2 configured on {kind_name} tunnel that cannot carry L2 traffic"
-        )),
+        Some("legacy_l2") if kind == TunnelKind::Gtpu => cannot(Carries::Frames),
         Some("legacy_l2") => Ok(Carries::Frames),
         Some("legacy_l3") if matches!(kind, TunnelKind::Gre | TunnelKind::Gtpu) => {
             Ok(Carries::Packets)
         }
-        Some("legacy_l3") => Err(format!(
-            "{name}: legacy_l3 configured on {kind_name} tunnel that cannot carry L3 traffic"
-        )),
+        Some("legacy_l3") => cannot(Carries::Packets),
         Some("ptap") => {
             let what = packet_type(usual);
             options.complain(
@@ -152,7 +162,7 @@ fn carries(name: &str, kind: TunnelKind, options: &mut Options<'_>) -> Result<Ca
             );
             Ok(usual)
         }
-        Some(other) => Err(format!("{name}: unknown packet_type '{other}'")),
+        Some(other) => Err(Defect::PacketType(other.to_owned())),
     }
 }
 
@@ -176,18 +186,20 @@ fn addresses(
     name: &str,
     kind: TunnelKind,
     options: &mut Options<'_>,
-) -> Result<(Option<IpAddr>, LocalAddress), String> {
+) -> Result<(Option<IpAddr>, LocalAddress), Defect> {
     let kind = kind.name();
-    let missing = format!("{name}: {kind} type requires valid 'remote_ip' argument");
     let remote = match options.text("remote_ip") {
-        None => return Err(missing),
+        None => return Err(Defect::NoRemote { kind }),
         Some("flow") => None,
         Some(text) => match address(text) {
-            None => return Err(format!("{name}: bad {kind} 'remote_ip'\n{missing}")),
-            Some(address) if address.is_multicast() => {
-                return Err(format!("{name}: multicast remote_ip={text} not allowed"));
+            None => {
+                let name = name.to_owned();
+                return Err(Defect::BadRemote { kind, name });
             }
-            Some(address) if address.is_unspecified() => return Err(missing),
+            Some(address) if address.is_multicast() => {
+                return Err(Defect::Multicast(text.to_owned()));
+            }
+            Some(address) if address.is_unspecified() => return Err(Defect::NoRemote { kind }),
             address => address,
         },
     };
@@ -204,12 +216,10 @@ fn addresses(
         },
     };
     match (remote, local) {
-        (Some(_), LocalAddress::Flow) => Err(format!(
-            "{name}: {kind} type requires 'remote_ip=flow' with 'local_ip=flow'"
-        )),
-        (Some(remote), LocalAddress::Address(local)) if remote.is_ipv4() != local.is_ipv4() => Err(
-            format!("{name}: 'remote_ip' and 'local_ip' has to be of the same address family"),
-        ),
+        (Some(_), LocalAddress::Flow) => Err(Defect::LocalFlow { kind }),
+        (Some(remote), LocalAddress::Address(local)) if remote.is_ipv4() != local.is_ipv4() => {
+            Err(Defect::Families)
+        }
         both => Ok(both),
     }
 }
@@ -455,7 +465,7 @@ pub struct Together<'a> {
 impl<'a> Together<'a> {
     /// Adds a port, unless it would receive the packets of another one, or packets of both kinds
     /// could not be told apart. The error is for the interface's `error` column.
-    pub fn add(&mut self, name: &'a str, spec: &TunnelSpec) -> Result<(), String> {
+    pub fn add(&mut self, name: &'a str, spec: &TunnelSpec) -> Result<(), Conflict> {
         // GRE over IPv4 and over IPv6 are told apart by the outer header.
         let kind = match spec.kind {
             TunnelKind::Ip6Gre => TunnelKind::Gre,
@@ -463,38 +473,40 @@ impl<'a> Together<'a> {
         };
         let line = Line::of(spec);
         let &mut (other, other_kind) = self.by_line.entry(line).or_insert((name, kind));
-        let (kind_name, other_kind_name) = (kind.name(), other_kind.name());
         match (kind, other_kind, line) {
             _ if kind == other_kind => {}
             (TunnelKind::Vxlan { .. }, TunnelKind::Vxlan { .. }, _) => {
-                return Err(format!(
-                    "{name}: VXLAN-GBP, and non-VXLAN-GBP tunnels can't be configured on the same \
-                     dst_port"
-                ));
+                let name = name.to_owned();
+                return Err(Conflict::GroupPolicies { name });
             }
             (_, _, Line::Udp(port)) => {
-                return Err(format!(
-                    "{name}: {kind_name} cannot have UDP port {port}, which {other_kind_name} port \
-                     '{other}' has"
-                ));
+                return Err(Conflict::UdpPort {
+                    name: name.to_owned(),
+                    kind: kind.name(),
+                    port,
+                    other: other.to_owned(),
+                    other_kind: other_kind.name(),
+                });
             }
             // Only STT is over TCP.
             (_, _, Line::Gre | Line::Tcp(_)) => {
-                return Err(format!(
-                    "{name}: {kind_name} cannot be told from {other_kind_name}, which port \
-                     '{other}' has"
-                ));
+                return Err(Conflict::Alike {
+                    name: name.to_owned(),
+                    kind: kind.name(),
+                    other: other.to_owned(),
+                    other_kind: other_kind.name(),
+                });
             }
         }
         let other = *self.by_packets.entry(Receives::new(spec)).or_insert(name);
         if other == name {
             return Ok(());
         }
-        Err(format!(
-            "could not add network device {name} to ofproto (File exists): attempting to add \
-             tunnel port with same config as port '{other}' ({})",
-            Incoming(spec)
-        ))
+        Err(Conflict::SamePackets {
+            name: name.to_owned(),
+            other: other.to_owned(),
+            spec: Box::new(spec.clone()),
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Switch;
 use super::bridge::Bridge;
 use super::execute::Failures;
-pub use crate::config::desired::PortError;
+use crate::config::desired::Refused;
 use crate::config::port::Port;
 use crate::config::tunnel;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
@@ -21,6 +21,33 @@ const DATAPATH_VERSION: &str = "<built-in>";
 /// Most new ports whose counters are written at once, as Open vSwitch does; those of others follow
 /// with all statistics. Each may take a question to the kernel.
 const FIRST_COUNTERS: usize = 16;
+
+/// A port that is not as the database wants it, as reported in its row's `error` column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortError {
+    /// The bridge that wants it.
+    pub bridge: String,
+    /// The interface's name.
+    pub name: String,
+    /// The interface's type.
+    pub kind: String,
+    /// Whether it has a port number and may carry packets despite the error.
+    pub is_open: bool,
+    /// What is wrong, as the column has it.
+    pub error: String,
+}
+
+impl From<&Refused> for PortError {
+    fn from(refused: &Refused) -> PortError {
+        PortError {
+            bridge: refused.bridge.clone(),
+            name: refused.name.clone(),
+            kind: refused.kind.clone(),
+            is_open: false,
+            error: refused.error.to_string(),
+        }
+    }
+}
 
 impl Switch {
     /// Returns the interface types that can be opened.
@@ -87,9 +114,9 @@ impl Switch {
             }
         }
         for (uuid, refused) in &desired.refused {
-            batch.interface(*uuid, &InterfaceState::failed(refused.error.clone()));
+            batch.interface(*uuid, &InterfaceState::failed(refused.error.to_string()));
         }
-        let mut errors: Vec<PortError> = desired.refused.values().cloned().collect();
+        let mut errors: Vec<PortError> = desired.refused.values().map(PortError::from).collect();
         self.report_interfaces(desired, failures, batch, &mut errors);
         self.port_errors.replace(errors);
         self.report_controllers(desired, batch);

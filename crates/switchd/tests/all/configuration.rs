@@ -213,7 +213,7 @@ impl Daemon {
             }
         }
         for (uuid, refused) in &desired.refused {
-            batch.interface(*uuid, &InterfaceState::failed(&refused.error));
+            batch.interface(*uuid, &InterfaceState::failed(refused.error.to_string()));
         }
         let capabilities = Capabilities {
             interface_types: abilities.interface_types,

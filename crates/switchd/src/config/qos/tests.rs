@@ -46,7 +46,8 @@ fn read_one(kind: &str, port: Pairs<'_>, queues: &[(i64, Pairs<'_>)]) -> (Qos, V
 fn refused(kind: &str, port: Pairs<'_>, queues: &[(i64, Pairs<'_>)]) -> String {
     let (mut qos, problems) = read_one(kind, port, queues);
     let error = qos.error.clone().expect("an error");
-    let said = error
+    let text = error.to_string();
+    let said = text
         .strip_prefix(&format!("QoS {kind}: "))
         .expect("the type");
     assert_eq!(
@@ -250,7 +251,11 @@ fn there_are_only_so_many_queues() {
         .map(|number| (number, Default::default()))
         .collect();
     assert_eq!(
-        read_row(&many).0.error.as_deref(),
+        read_row(&many)
+            .0
+            .error
+            .map(|error| error.to_string())
+            .as_deref(),
         Some("QoS linux-htb: 100001 queues are more than 100000")
     );
     many.queues.remove(&0);
@@ -539,7 +544,7 @@ fn receiving_is_policed() {
             ..Default::default()
         };
         let mut problems = Problems::default();
-        let ingress = policing::ingress(&row, &mut problems);
+        let ingress = policing::ingress(&row, &mut problems).map_err(|error| error.to_string());
         (ingress, problems.0.len())
     };
     let spec = |kbits_rate, kbits_burst, kpkts_rate, kpkts_burst| IngressSpec {

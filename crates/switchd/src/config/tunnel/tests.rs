@@ -17,7 +17,7 @@ fn read_row(
     };
     let mut problems = Problems::default();
     let kind = kind_of(interface_type).unwrap();
-    let spec = super::read(&interface, kind, &mut problems);
+    let spec = super::read(&interface, kind, &mut problems).map_err(|error| error.to_string());
     let texts = problems.0.into_iter();
     let texts = texts.map(|problem| format!("{}: {}", problem.column, problem.message));
     (spec, texts.collect())
@@ -329,7 +329,10 @@ fn tunnels_that_receive_the_same_packets_cannot_be_together() {
     let spec = |kind, options: &[(&str, &str)]| read_row(kind, options).0.unwrap();
     let remote = ("remote_ip", "10.0.0.2");
     let mut together = Together::default();
-    let mut add = |name, kind, options: &[(&str, &str)]| together.add(name, &spec(kind, options));
+    let mut add = |name, kind, options: &[(&str, &str)]| {
+        let added = together.add(name, &spec(kind, options));
+        added.map_err(|conflict| conflict.to_string())
+    };
     assert_eq!(add("a", "vxlan", &[remote, ("key", "5")]), Ok(()));
     // Options for sent packets (`out_key`) do not tell tunnels apart.
     assert_eq!(
@@ -367,7 +370,10 @@ fn tunnels_that_receive_the_same_packets_cannot_be_together() {
 #[test]
 fn one_port_has_tunnels_of_one_kind() {
     let mut together = Together::default();
-    let mut add = |name, kind, options: &[(&str, &str)]| together.add(name, &with(kind, options).0);
+    let mut add = |name, kind, options: &[(&str, &str)]| {
+        let added = together.add(name, &with(kind, options).0);
+        added.map_err(|conflict| conflict.to_string())
+    };
     assert_eq!(add("a", "vxlan", &[]), Ok(()));
     assert_eq!(
         add("b", "vxlan", &[("exts", "gbp"), ("key", "1")]),
