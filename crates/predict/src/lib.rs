@@ -44,7 +44,7 @@ use trace::Trace;
 use traffic::Traffic;
 
 /// A request that cannot be carried out.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
 

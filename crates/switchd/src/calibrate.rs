@@ -12,14 +12,17 @@
 //! ([`pump`] plays their other ends): whoever receives a frame copies it, so rules find it in the
 //! cache anyway.
 
+mod error;
 mod guest;
 mod pump;
 mod veth;
 
+use self::error::Error;
 use crate::switch::processors;
 use datapath::PortSettings;
 use packet::io::TxQueue;
 use ports::{Dpdk, Eal, EalOptions, Mbuf, Memory, OpenPort, PortSpec, PortType, Xdp};
+use predict::Effort;
 use predict::engine::{Alone, ROUND_MIN, Reference, on_a_thread};
 use predict::machine::Watch;
 use predict::ports::{Costs, Device, OPTION, Plan, PortCost, devices_of_text};
@@ -27,7 +30,6 @@ use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
 use predict::worker::{self, INTERRUPTED, Port, Setting, Turns};
-use predict::{Effort, Error};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -76,9 +78,7 @@ type TxQueues = Vec<Box<dyn TxQueue<Mbuf>>>;
 
 /// Carries out `sluiced --calibrate-ports CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN]`.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
-    match calibrate(arguments)
-        .and_then(|cost| serde_json::to_string(&cost).map_err(|error| error.to_string()))
-    {
+    match calibrate(arguments).and_then(|cost| Ok(serde_json::to_string(&cost)?)) {
         Ok(text) => {
             println!("{text}");
             ExitCode::SUCCESS
@@ -90,25 +90,24 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn calibrate(arguments: &[String]) -> Result<Costs, String> {
+fn calibrate(arguments: &[String]) -> Result<Costs, Error> {
     let (capture, memory, cpu, rounds, devices, whole) = match arguments {
         [capture, memory, cpu, rounds, devices] => (capture, memory, cpu, rounds, devices, None),
         [capture, memory, cpu, rounds, devices, rules, plan] => {
             (capture, memory, cpu, rounds, devices, Some((rules, plan)))
         }
-        _ => return Err("CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN] are wanted".to_owned()),
+        _ => return Err(Error::Arguments),
     };
-    let devices = devices_of_text(devices)
-        .ok_or_else(|| format!("{devices}: must be some of dpdk, veth, tap, afxdp and vhost"))?;
+    let devices = devices_of_text(devices).ok_or_else(|| Error::Devices(devices.clone()))?;
     let devices = BTreeSet::from_iter(devices);
     let memory = match predict::ports::Memory::by_name(memory) {
         Some(predict::ports::Memory::Huge) => Memory::Auto,
         Some(predict::ports::Memory::Ordinary) => Memory::Ordinary(ORDINARY_MEGABYTES),
-        None => return Err(format!("{memory}: must be huge or ordinary")),
+        None => return Err(Error::Memory(memory.clone())),
     };
-    let number = |text: &str| {
-        text.parse::<usize>()
-            .map_err(|_| format!("{text}: not a number"))
+    let number = |text: &String| {
+        let number = text.parse::<usize>();
+        number.map_err(|_| Error::Number(text.clone()))
     };
     let (cpu, rounds) = (number(cpu)?, number(rounds)?.clamp(3, 1000));
     // Allocate rules as the daemon does.
@@ -119,18 +118,15 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
     if let Some(device) = devices.iter().find(|device| device.is_kernels())
         && !is_apart
     {
-        return Err(format!(
-            "{}: interfaces in a network namespace of its own need root",
-            device.name()
-        ));
+        return Err(Error::NoNamespace(device.name()));
     }
     let whole = match whole {
         Some((rules, plan)) => {
-            let bytes = std::fs::read(rules).map_err(|error| format!("{rules}: {error}"))?;
-            let plan = Plan::of_text(plan).ok_or_else(|| format!("{plan}: no plan of ports"))?;
+            let rules = Path::new(rules);
+            let bytes = std::fs::read(rules).map_err(Error::file(rules))?;
+            let plan = Plan::of_text(plan).ok_or_else(|| Error::Plan(plan.clone()))?;
             // Rules in the syntax of OpenFlow 1.0 may say what later versions refuse.
-            let rules = Rules::of_messages(&bytes).map_err(|error| error.to_string());
-            Some((rules, plan))
+            Some((Rules::of_messages(&bytes), plan))
         }
         None => None,
     };
@@ -140,8 +136,7 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
         memory,
         extra: "--no-pci".to_owned(),
         ..EalOptions::default()
-    })
-    .map_err(|error| error.to_string())?;
+    })?;
     let watch = Watch::new(Some(cpu));
     let mut measuring = Measuring { cpu, rounds, watch };
     let look = look(&eal, cpu);
@@ -153,10 +148,13 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
             Device::Tap => with_tap(&eal, &traffic, &mut measuring),
             Device::Vhost => with_guest(&eal, capture, &traffic, &mut measuring),
         };
-        let cost = cost.map_err(|error| format!("{}: {error}", device.name()))?;
+        let cost = cost.map_err(|error| Error::Device {
+            device: device.name(),
+            error: Box::new(error),
+        })?;
         Ok((*device, PortCost { look, ..cost }))
     });
-    let mut costs = costs.collect::<Result<Costs, String>>();
+    let mut costs = costs.collect::<Result<Costs, Error>>();
     // The readings cover all devices; the first one carries them.
     if let Some(cost) = costs
         .as_mut()
@@ -173,9 +171,9 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
 fn with_dpdk(
     eal: &Eal,
     (capture, traffic): (&Path, &Traffic),
-    whole: Option<&(Result<Rules, String>, Plan)>,
+    whole: Option<&(Result<Rules, predict::Error>, Plan)>,
     measuring: &mut Measuring,
-) -> Result<PortCost, String> {
+) -> Result<PortCost, Error> {
     let replay = replay(capture, traffic, eal)?;
     let mut files = Files(Vec::new());
     if replay.file != capture {
@@ -186,7 +184,7 @@ fn with_dpdk(
     let Some((rules, plan)) = whole else {
         return Ok(cost);
     };
-    let rules = rules.as_ref().map_err(Clone::clone);
+    let rules = rules.as_ref().map_err(|error| error.clone().into());
     match rules.and_then(|rules| with_rules(eal, (capture, traffic), (rules, plan), measuring)) {
         Ok(turns) => {
             cost.whole = Some(turns.cycles);
@@ -206,10 +204,9 @@ fn copied_frames(traffic: &Traffic) -> Vec<Vec<u8>> {
     arrivals.map(|arrival| arrival.bytes.clone()).collect()
 }
 
-fn traffic(capture: &Path) -> Result<Traffic, String> {
-    let shown = capture.display();
-    let bytes = std::fs::read(capture).map_err(|error| format!("{shown}: {error}"))?;
-    Traffic::capture(&shown.to_string(), &bytes, 1).map_err(|error| error.to_string())
+fn traffic(capture: &Path) -> Result<Traffic, Error> {
+    let bytes = std::fs::read(capture).map_err(Error::file(capture))?;
+    Ok(Traffic::capture(&capture.display().to_string(), &bytes, 1)?)
 }
 
 /// Measures one end of a veth pair, of which the other end sends, by a port of this kind.
@@ -218,31 +215,24 @@ fn with_veth(
     kind: PortType,
     traffic: &Traffic,
     measuring: &mut Measuring,
-) -> Result<PortCost, String> {
+) -> Result<PortCost, Error> {
     // Each kind makes a pair.
     let names = match kind {
         AF_XDP => ["sluice-xdp0", "sluice-xdp1"],
         _ => ["sluice-veth0", "sluice-veth1"],
     };
-    let mut pair = veth::Sender::of_pair(names, copied_frames(traffic))
-        .map_err(|error| format!("cannot make a veth pair: {error}"))?;
-    let port =
-        ports::open(eal, &PortSpec::new(names[0], kind)).map_err(|error| error.to_string())?;
+    let mut pair = veth::Sender::of_pair(names, copied_frames(traffic)).map_err(Error::Veth)?;
+    let port = ports::open(eal, &PortSpec::new(names[0], kind))?;
     copied(port, &mut pair, measuring)
 }
 
 /// Measures a TAP device.
-fn with_tap(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<PortCost, String> {
+fn with_tap(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<PortCost, Error> {
     let name = "sluice-tap0";
-    let mut port = ports::open(eal, &PortSpec::new(name, PortType::Tap)).map_err(text)?;
-    port.control.set_admin(true).map_err(text)?;
-    let mut sender = veth::Sender::on(name, copied_frames(traffic))
-        .map_err(|error| format!("cannot send on a TAP device: {error}"))?;
+    let mut port = ports::open(eal, &PortSpec::new(name, PortType::Tap))?;
+    port.control.set_admin(true)?;
+    let mut sender = veth::Sender::on(name, copied_frames(traffic)).map_err(Error::Tap)?;
     copied(port, &mut sender, measuring)
-}
-
-fn text(error: ports::Error) -> String {
-    error.to_string()
 }
 
 /// Measures a guest's rings.
@@ -251,7 +241,7 @@ fn with_guest(
     capture: &Path,
     traffic: &Traffic,
     measuring: &mut Measuring,
-) -> Result<PortCost, String> {
+) -> Result<PortCost, Error> {
     let path = capture.with_extension("vhost");
     // Removes the socket file if the port leaves it behind.
     let _files = Files(vec![path.clone()]);
@@ -259,10 +249,9 @@ fn with_guest(
         path: path.clone(),
         rx_queues: 1,
     };
-    let port = ports::open(eal, &PortSpec::new("sluice-guest", kind))
-        .map_err(|error| error.to_string())?;
-    let mut guest = guest::Guest::connect(&path, copied_frames(traffic))
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let port = ports::open(eal, &PortSpec::new("sluice-guest", kind))?;
+    let guest = guest::Guest::connect(&path, copied_frames(traffic));
+    let mut guest = guest.map_err(Error::file(&path))?;
     copied(port, &mut guest, measuring)
 }
 
@@ -271,18 +260,15 @@ fn copied(
     mut port: OpenPort,
     peer: &mut dyn pump::Peer,
     measuring: &mut Measuring,
-) -> Result<PortCost, String> {
+) -> Result<PortCost, Error> {
     let until = Instant::now() + LINK_LIMIT;
     while !port.control.info().link_up {
         if Instant::now() > until {
-            return Err("the link does not come up".to_owned());
+            return Err(Error::LinkDown);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    let mut tx = port
-        .control
-        .tx_queue(0)
-        .map_err(|error| error.to_string())?;
+    let mut tx = port.control.tx_queue(0)?;
     let mut others = processors::allowed().iter().copied().rev();
     let other = others.find(|other| *other != measuring.cpu);
     let until = Instant::now() + COPIED_LIMIT;
@@ -291,17 +277,17 @@ fn copied(
         round: COPIED_ROUND,
         interrupted: INTERRUPTED_KERNEL,
     };
-    measuring.watch.look().map_err(|error| error.0)?;
+    measuring.watch.look()?;
     let (rx, cpu) = (&mut port.rx, measuring.cpu);
     let cost = pump::with_peer(peer, other, until, |gauge| {
         as_worker(cpu, || {
             predict::engine::ports_loop(rx, &mut tx, alone, &mut |handed| gauge.ready(handed))
         })
     });
-    measuring.watch.look().map_err(|error| error.0)?;
+    measuring.watch.look()?;
     drop(tx);
     port.control.close();
-    let mut cost = cost?.map_err(|error| error.0)?;
+    let mut cost = cost??;
     if other.is_none() {
         cost.notes.push(
             "there is one processor only, which both ends of these ports shared: what one writes \
@@ -318,7 +304,7 @@ fn with_rules(
     (capture, traffic): (&Path, &Traffic),
     (rules, plan): (&Rules, &Plan),
     measuring: &mut Measuring,
-) -> Result<Turns, String> {
+) -> Result<Turns, Error> {
     let most = match eal.huge_pages() {
         true => usize::MAX,
         false => FRAMES_WITHOUT_HUGE_PAGES,
@@ -331,9 +317,7 @@ fn with_rules(
     let numbers = plan.inward.iter().map(|(port, packets)| (*port, *packets));
     let outward = plan.outward.iter().map(|port| (*port, 0));
     for (index, (number, packets)) in numbers.chain(outward).enumerate() {
-        let (own, rest) = frames
-            .split_at_checked(packets)
-            .ok_or("the plan has more packets than the capture")?;
+        let (own, rest) = frames.split_at_checked(packets).ok_or(Error::PlanTooLong)?;
         frames = rest;
         let spec = |devargs: String| PortSpec::new("rules", PortType::Dpdk(Dpdk::new(devargs)));
         // Where memory is short, each port replays its share of the frames.
@@ -342,22 +326,21 @@ fn with_rules(
         if !own.is_empty() {
             let file = capture.with_extension(format!("in{index}"));
             let arrivals = own.to_vec();
-            std::fs::write(&file, Traffic { arrivals }.to_capture())
-                .map_err(|error| format!("{}: {error}", file.display()))?;
+            std::fs::write(&file, Traffic { arrivals }.to_capture()).map_err(Error::file(&file))?;
             let devargs = format!(
                 "net_pcap{},rx_pcap={},infinite_rx=1",
                 index + 10,
                 file.display()
             );
             files.0.push(file);
-            let mut port = ports::open(eal, &spec(devargs)).map_err(text)?;
+            let mut port = ports::open(eal, &spec(devargs))?;
             rx = port.rx.pop();
             controls.push(port.control);
             round += own.len();
         }
         let devargs = format!("net_null{},no-rx=1", index + 10);
-        let mut sink = ports::open(eal, &spec(devargs)).map_err(text)?;
-        let tx = sink.control.tx_queue(0).map_err(text)?;
+        let mut sink = ports::open(eal, &spec(devargs))?;
+        let tx = sink.control.tx_queue(0)?;
         controls.push(sink.control);
         let settings = PortSettings::default();
         through.push(Port {
@@ -393,7 +376,7 @@ struct Replay {
 }
 
 /// Returns the capture itself, or a shorter copy if its frames would not fit into memory.
-fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, String> {
+fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, Error> {
     let mut replay = Replay {
         file: capture.to_owned(),
         frames: traffic.arrivals.len(),
@@ -411,7 +394,7 @@ fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, String
         let arrivals = traffic.arrivals[..replay.frames].to_vec();
         replay.file = capture.with_extension("short");
         std::fs::write(&replay.file, Traffic { arrivals }.to_capture())
-            .map_err(|error| format!("{}: {error}", replay.file.display()))?;
+            .map_err(Error::file(&replay.file))?;
         replay.notes.push(format!(
             "ports were measured with {FRAMES_WITHOUT_HUGE_PAGES} frames for want of memory"
         ));
@@ -419,14 +402,11 @@ fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, String
     Ok(replay)
 }
 
-fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result<PortCost, String> {
+fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result<PortCost, Error> {
     let (cpu, rounds) = (measuring.cpu, measuring.rounds);
     let open = |name: &str, devargs: String| {
-        ports::open(
-            eal,
-            &PortSpec::new(name, PortType::Dpdk(Dpdk::new(devargs))),
-        )
-        .map_err(text)
+        let spec = PortSpec::new(name, PortType::Dpdk(Dpdk::new(devargs)));
+        ports::open(eal, &spec)
     };
     let source = || {
         let file = replay.file.display();
@@ -437,9 +417,9 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
     for number in 0..3 {
         sinks.push(open("out", format!("net_null{number},no-rx=1"))?);
     }
-    let mut tx = || -> Result<TxQueues, String> {
+    let mut tx = || -> Result<TxQueues, ports::Error> {
         let queues = sinks.iter_mut().map(|sink| sink.control.tx_queue(0));
-        queues.collect::<Result<_, _>>().map_err(text)
+        queues.collect()
     };
     let input = source()?;
     let (mut sources, mut sink) = (input.rx, tx()?.remove(0));
@@ -453,7 +433,7 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
     })?;
     drop((sources, sink));
     input.control.close();
-    let mut under = |reference: Reference| {
+    let mut under = |reference: Reference| -> Result<Spread, Error> {
         let mut input = source()?;
         let mut rx = input.rx.pop();
         let through = tx()?
@@ -466,15 +446,15 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
                 settings: PortSettings::default(),
             })
             .collect();
-        let rules = reference.rules().map_err(|error| error.to_string())?;
+        let rules = reference.rules()?;
         let turns = turns(eal, through, &rules, (round, REFERENCE_SLICE), measuring);
         input.control.close();
-        turns.map(|turns| turns.cycles)
+        Ok(turns?.cycles)
     };
     let cost = PortCost {
         untouched: Some(under(Reference::Untouched)?),
         touched: Some(under(Reference::Touched)?),
-        ..alone.map_err(|error| error.0)?
+        ..alone?
     };
     sinks.into_iter().for_each(|sink| sink.control.close());
     Ok(cost)
@@ -487,8 +467,8 @@ fn turns(
     rules: &Rules,
     (round, slice): (u64, Duration),
     measuring: &mut Measuring,
-) -> Result<Turns, String> {
-    let pool = eal.pool().map_err(|error| error.to_string())?;
+) -> Result<Turns, Error> {
+    let pool = eal.pool()?;
     let setting = Setting {
         allocate: Box::new(move |bytes| pool.frame(bytes)),
         thread_init: Some(Arc::new(|_| registered().map_err(datapath::BoxError::from))),
@@ -499,8 +479,8 @@ fn turns(
         cpu: Some(measuring.cpu),
         rounds: measuring.rounds,
     };
-    worker::run(rules, through, setting, effort, &mut measuring.watch)
-        .map_err(|error| error.to_string())
+    let turns = worker::run(rules, through, setting, effort, &mut measuring.watch);
+    Ok(turns?)
 }
 
 /// Measures, in cycles, a poll of a kernel interface that has no frames. Empty if no interface can
@@ -529,10 +509,7 @@ fn registered() -> Result<Box<dyn std::any::Any>, ports::Error> {
 }
 
 /// Runs `act` on a thread that is set up as a worker's.
-fn as_worker<T: Send>(cpu: usize, act: impl FnOnce() -> T + Send) -> Result<T, String> {
-    let work = || {
-        let _registration = registered().map_err(|error| Error(error.to_string()))?;
-        Ok(act())
-    };
-    on_a_thread(Some(cpu), work).map_err(|error| error.0)
+fn as_worker<T: Send>(cpu: usize, act: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let work = || Ok(registered().map(|_registration| act()));
+    Ok(on_a_thread(Some(cpu), work)??)
 }
