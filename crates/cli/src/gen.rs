@@ -184,7 +184,7 @@ pub enum RuleSetKind {
 /// Prints a set of rules.
 fn print_rules(options: &RulesOptions) -> Result<()> {
     let rules = match &options.file {
-        Some(path) => traffic::plan::listed::read(path, None).map_err(anyhow::Error::msg)?,
+        Some(path) => traffic::plan::listed::read(path, None)?,
         None => {
             let most = traffic::rules::RULES_MAX;
             ensure!(
@@ -211,7 +211,7 @@ fn print_rules(options: &RulesOptions) -> Result<()> {
         }
         None => rule_sets::class_bench_set(&rules),
     };
-    let text = text.map_err(anyhow::Error::msg).with_context(named)?;
+    let text = text.with_context(named)?;
     print(format_args!("{text}"));
     Ok(())
 }

@@ -3,6 +3,10 @@
 //! Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. Only Ethernet frames that were
 //! captured whole are taken: others cannot be sent as they were.
 
+mod error;
+
+pub use self::error::{BlockDefect, CaptureError};
+
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
@@ -35,36 +39,30 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Reads a file of up to 1 GiB. The error says what is wrong with it.
-    pub fn open(path: &Path) -> Result<Capture, String> {
+    /// Reads a file of up to 1 GiB.
+    pub fn open(path: &Path) -> Result<Capture, CaptureError> {
         let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(|error| error.to_string())?;
+        File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))?;
         if bytes.len() as u64 > MOST_BYTES {
-            return Err(format!("more than {MOST_BYTES} bytes"));
+            return Err(CaptureError::TooLarge);
         }
         Capture::read(bytes)
     }
 
     /// Reads the contents of a file.
-    pub fn read(bytes: Vec<u8>) -> Result<Capture, String> {
+    pub fn read(bytes: Vec<u8>) -> Result<Capture, CaptureError> {
         let mut found = Found::default();
         let first: [u8; 4] = bytes
             .get(..4)
             .and_then(|first| first.try_into().ok())
-            .ok_or("it is no capture: shorter than a header")?;
+            .ok_or(CaptureError::TooShort)?;
         match (u32::from_le_bytes(first), u32::from_be_bytes(first)) {
             (SECTION, _) => blocks(&bytes, &mut found)?,
             (0xa1b2_c3d4, _) => records(&bytes, false, 1_000, &mut found)?,
             (0xa1b2_3c4d, _) => records(&bytes, false, 1, &mut found)?,
             (_, 0xa1b2_c3d4) => records(&bytes, true, 1_000, &mut found)?,
             (_, 0xa1b2_3c4d) => records(&bytes, true, 1, &mut found)?,
-            (magic, _) => {
-                return Err(format!(
-                    "it is neither pcap nor pcapng: it begins with {magic:#010x}"
-                ));
-            }
+            (magic, _) => return Err(CaptureError::Format(magic)),
         }
         Ok(Capture {
             bytes,
@@ -113,17 +111,17 @@ impl Found {
         start: usize,
         length: usize,
         whole: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), CaptureError> {
         let number = self.frames.len() + 1;
         if length != whole {
-            return Err(format!(
-                "frame {number} is cut: {length} of {whole} bytes were captured"
-            ));
+            return Err(CaptureError::FrameCut {
+                number,
+                captured: length,
+                length: whole,
+            });
         }
         if !(14..=LONGEST).contains(&length) {
-            return Err(format!(
-                "frame {number} has {length} bytes: 14 to {LONGEST} can be sent"
-            ));
+            return Err(CaptureError::FrameLength { number, length });
         }
         let last = self.frames.last().map_or(0, |frame| frame.time);
         let time = time.map_or(last, |time| {
@@ -164,28 +162,28 @@ impl Numbers<'_> {
     }
 }
 
-fn check_link(link: u32) -> Result<(), String> {
+fn check_link(link: u32) -> Result<(), CaptureError> {
     match link {
         ETHERNET => Ok(()),
-        other => Err(format!("its link type is {other}, not 1 (Ethernet)")),
+        other => Err(CaptureError::LinkType(other)),
     }
 }
 
 /// Reads pcap; `unit` is a fraction's nanoseconds.
-fn records(bytes: &[u8], big: bool, unit: u128, found: &mut Found) -> Result<(), String> {
+fn records(bytes: &[u8], big: bool, unit: u128, found: &mut Found) -> Result<(), CaptureError> {
     let numbers = Numbers { bytes, big };
-    let cut = |at: usize| format!("it ends within the record at byte {at}");
-    let link = numbers.u32(20).ok_or("it ends within its header")?;
+    let link = numbers.u32(20).ok_or(CaptureError::HeaderCut)?;
     // The most significant bits tell about frame check sequences.
     check_link(link & 0xffff)?;
     let mut at = 24;
     while at < bytes.len() {
-        let word = |index: usize| numbers.u32(at + 4 * index).ok_or_else(|| cut(at));
+        let cut = || CaptureError::RecordCut(at);
+        let word = |index: usize| numbers.u32(at + 4 * index).ok_or_else(cut);
         let (seconds, fraction, length, whole) = (word(0)?, word(1)?, word(2)?, word(3)?);
         let (length, whole) = (length as usize, whole as usize);
         let start = at + 16;
         if length > bytes.len() - start {
-            return Err(cut(at));
+            return Err(cut());
         }
         let time = u128::from(seconds) * 1_000_000_000 + u128::from(fraction) * unit;
         found.add(Some(time), start, length, whole)?;
@@ -213,20 +211,20 @@ impl Interface {
 }
 
 /// Reads pcapng.
-fn blocks(bytes: &[u8], found: &mut Found) -> Result<(), String> {
+fn blocks(bytes: &[u8], found: &mut Found) -> Result<(), CaptureError> {
     let mut big = false;
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
-        let cut = || format!("it ends within the block at byte {at}");
-        let bad = |what: &str| format!("the block at byte {at} {what}");
+        let cut = || CaptureError::BlockCut(at);
+        let bad = |defect| CaptureError::Block { at, defect };
         let is_section = bytes.get(at..at + 4) == Some(&SECTION.to_be_bytes()[..]);
         if is_section {
             let order = Numbers { bytes, big: true }.u32(at + 8).ok_or_else(cut)?;
             big = match order {
                 BYTE_ORDER => true,
                 other if other.swap_bytes() == BYTE_ORDER => false,
-                _ => return Err(bad("has no byte order")),
+                _ => return Err(bad(BlockDefect::ByteOrder)),
             };
             interfaces.clear();
         }
@@ -234,14 +232,14 @@ fn blocks(bytes: &[u8], found: &mut Found) -> Result<(), String> {
         let kind = numbers.u32(at).ok_or_else(cut)?;
         let length = numbers.u32(at + 4).ok_or_else(cut)? as usize;
         if length < 12 || !length.is_multiple_of(4) {
-            return Err(bad(&format!("has a length of {length}")));
+            return Err(bad(BlockDefect::Length(length)));
         }
         if length > bytes.len() - at {
             return Err(cut());
         }
         let end = at + length - 4;
         if numbers.u32(end) != Some(length as u32) {
-            return Err(bad("ends with another length than it begins with"));
+            return Err(bad(BlockDefect::Lengths));
         }
         // The block's own numbers.
         let body = Numbers {
@@ -250,15 +248,15 @@ fn blocks(bytes: &[u8], found: &mut Found) -> Result<(), String> {
         };
         let word = |index: usize| {
             body.u32(at + 8 + 4 * index)
-                .ok_or_else(|| bad("is too short"))
+                .ok_or_else(|| bad(BlockDefect::TooShort))
         };
         let mut add = |interface: usize, time: Option<(u32, u32)>, start: usize, length, whole| {
             let interface = interfaces
                 .get(interface)
-                .ok_or_else(|| bad("names an interface that there is not"))?;
+                .ok_or_else(|| bad(BlockDefect::Interface))?;
             check_link(interface.link)?;
             if length > end.saturating_sub(start) {
-                return Err(bad("is shorter than its frame"));
+                return Err(bad(BlockDefect::Frame));
             }
             let time = time.map(|(high, low)| interface.time(high, low));
             found.add(time, start, length, whole)
@@ -267,11 +265,9 @@ fn blocks(bytes: &[u8], found: &mut Found) -> Result<(), String> {
             // Interface description
             1 => {
                 if interfaces.len() >= INTERFACES {
-                    return Err(bad(&format!(
-                        "is the description of one interface more than {INTERFACES}"
-                    )));
+                    return Err(bad(BlockDefect::TooManyInterfaces));
                 }
-                let link = u32::from(body.u16(at + 8).ok_or_else(|| bad("is too short"))?);
+                let link = u32::from(body.u16(at + 8).ok_or_else(|| bad(BlockDefect::TooShort))?);
                 word(1)?;
                 interfaces.push(interface(&body, link, at + 16).map_err(bad)?);
             }
@@ -289,7 +285,8 @@ fn blocks(bytes: &[u8], found: &mut Found) -> Result<(), String> {
             }
             // Packet (obsolete)
             2 => {
-                let interface = usize::from(body.u16(at + 8).ok_or_else(|| bad("is too short"))?);
+                let interface =
+                    usize::from(body.u16(at + 8).ok_or_else(|| bad(BlockDefect::TooShort))?);
                 let (high, low) = (word(1)?, word(2)?);
                 let (length, whole) = (word(3)? as usize, word(4)? as usize);
                 add(interface, Some((high, low)), at + 28, length, whole)?;
@@ -303,7 +300,7 @@ fn blocks(bytes: &[u8], found: &mut Found) -> Result<(), String> {
 }
 
 /// Reads the options of an interface, which begin at `at`.
-fn interface(body: &Numbers<'_>, link: u32, mut at: usize) -> Result<Interface, &'static str> {
+fn interface(body: &Numbers<'_>, link: u32, mut at: usize) -> Result<Interface, BlockDefect> {
     let mut found = Interface {
         link,
         rate: 1_000_000,
@@ -315,7 +312,7 @@ fn interface(body: &Numbers<'_>, link: u32, mut at: usize) -> Result<Interface, 
         let value = body
             .bytes
             .get(start..start + length)
-            .ok_or("has an option that is longer than it")?;
+            .ok_or(BlockDefect::Option)?;
         match (code, value) {
             (0, _) => break,
             // if_tsresol
@@ -325,7 +322,7 @@ fn interface(body: &Numbers<'_>, link: u32, mut at: usize) -> Result<Interface, 
                 found.rate = base
                     .checked_pow(exponent)
                     .filter(|rate| *rate <= 1 << 64)
-                    .ok_or("has time stamps of too high a resolution")?;
+                    .ok_or(BlockDefect::Resolution)?;
             }
             // if_tsoffset
             (14, value) if length == 8 => {
@@ -539,7 +536,7 @@ mod tests {
 
     #[test]
     fn invalid_captures_have_an_error() {
-        let told = |bytes: Vec<u8>| Capture::read(bytes).unwrap_err();
+        let told = |bytes: Vec<u8>| Capture::read(bytes).unwrap_err().to_string();
         let good = pcap(false, true, &[(5, vec![1; 20])]);
         let changed = |at: usize, value: u8| {
             let mut bytes = good.clone();

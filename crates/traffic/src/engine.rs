@@ -17,6 +17,7 @@ use crate::stamp::{Layout, Stamp, owner, payload_at};
 use packet::Frame;
 use packet::io::{Lengths, RxQueue, TxQueue};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most frames sent at once.
@@ -51,8 +52,18 @@ pub trait Tap<F>: Send {
     /// Takes note of a frame, received at this time in nanoseconds.
     fn note(&mut self, frame: &F, now: u64);
 
-    /// Ends. The error says why not all frames were noted.
-    fn end(&mut self) -> Result<(), String>;
+    /// Ends. Fails if not all frames were noted.
+    fn end(&mut self) -> Result<(), NotWhole>;
+}
+
+/// A file that lacks frames.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is not whole: {error}", .path.display())]
+pub struct NotWhole {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it could not be written.
+    pub error: std::io::Error,
 }
 
 /// What a stream has sent so far.

@@ -2,7 +2,7 @@
 
 use crate::capture::Writer;
 use crate::clock::Clock;
-use crate::engine::Tap;
+use crate::engine::{NotWhole, Tap};
 use packet::Frame;
 use packet::io::{TxOutcome, TxQueue};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct FilePort {
     /// Time of day when the clock was 0, nanoseconds.
     epoch: u64,
     /// The first error; nothing is written after it.
-    failed: Option<String>,
+    failed: Option<std::io::Error>,
 }
 
 impl FilePort {
@@ -47,8 +47,7 @@ impl FilePort {
 
     fn note(&mut self, done: std::io::Result<()>) {
         if let Err(error) = done {
-            self.failed
-                .get_or_insert_with(|| format!("{} is not whole: {error}", self.path.display()));
+            self.failed.get_or_insert(error);
         }
     }
 }
@@ -75,9 +74,15 @@ impl<F: Frame> Tap<F> for FilePort {
         self.write(frame, now);
     }
 
-    fn end(&mut self) -> Result<(), String> {
+    fn end(&mut self) -> Result<(), NotWhole> {
         let done = self.writer.flush();
         FilePort::note(self, done);
-        self.failed.clone().map_or(Ok(()), Err)
+        match self.failed.take() {
+            None => Ok(()),
+            Some(error) => Err(NotWhole {
+                path: self.path.clone(),
+                error,
+            }),
+        }
     }
 }

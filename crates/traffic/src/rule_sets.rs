@@ -249,16 +249,66 @@ pub fn class_bench(rule: &Rule) -> String {
     )
 }
 
-/// Returns a set as lines of a filter set of ClassBench. The error names the line of a rule that
-/// they have no words for.
-pub fn class_bench_set(rules: &[Rule]) -> Result<String, String> {
+/// A set of rules that cannot be written in a notation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    /// ClassBench's lines have no words for a rule.
+    #[error("line {line}: {beyond}: a filter set of ClassBench has no words for it")]
+    ClassBench {
+        /// The rule's line.
+        line: usize,
+        /// What they have no words for.
+        beyond: Beyond,
+    },
+    /// Open vSwitch's lines have no words for a rule.
+    #[error("line {line}: {beyond}: rules of Open vSwitch's cannot be made of it")]
+    OpenFlow {
+        /// The rule's line.
+        line: usize,
+        /// What they have no words for.
+        beyond: Beyond,
+    },
+    /// There are so many rules that two of Open vSwitch's would have one priority.
+    #[error("{0} rules have no priorities of their own: there are {PRIORITY_MAX}")]
+    Priorities(usize),
+}
+
+/// What of a rule a notation has no words for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Beyond {
+    /// The port that packets come in by.
+    #[error("in_port")]
+    InPort,
+    /// An Ethernet address.
+    #[error("an Ethernet address")]
+    EthernetAddress,
+    /// A VLAN.
+    #[error("a VLAN")]
+    Vlan,
+    /// DSCP.
+    #[error("DSCP")]
+    Dscp,
+    /// Ports with some bits, which do not follow each other.
+    #[error("bits of a port that are no range")]
+    PortBits,
+    /// Addresses with some bits, of which higher ones may differ.
+    #[error("bits of an address that are no prefix")]
+    AddressBits,
+    /// Several protocols; their common bits.
+    #[error("a protocol's mask 0x{0:02x}")]
+    ProtocolMask(u128),
+    /// TCP's flags.
+    #[error("TCP's flags")]
+    Flags,
+}
+
+/// Returns a set as lines of a filter set of ClassBench.
+pub fn class_bench_set(rules: &[Rule]) -> Result<String, SetError> {
     let mut text = String::new();
     for rule in rules {
-        if let Some(what) = beyond_class_bench(rule) {
-            return Err(format!(
-                "line {}: {what}: a filter set of ClassBench has no words for it",
-                rule.line
-            ));
+        if let Some(beyond) = beyond_class_bench(rule) {
+            let line = rule.line;
+            return Err(SetError::ClassBench { line, beyond });
         }
         text += &class_bench(rule);
         text.push('\n');
@@ -267,7 +317,7 @@ pub fn class_bench_set(rules: &[Rule]) -> Result<String, String> {
 }
 
 /// Returns what of a rule a line of ClassBench's cannot say.
-fn beyond_class_bench(rule: &Rule) -> Option<&'static str> {
+fn beyond_class_bench(rule: &Rule) -> Option<Beyond> {
     let is_range = |ports: Ports| match ports {
         Ports::Range(..) => true,
         // The bits that do not count are the lowest.
@@ -285,22 +335,22 @@ fn beyond_class_bench(rule: &Rule) -> Option<&'static str> {
         open.checked_add(1).is_none_or(u128::is_power_of_two)
     };
     if rule.in_port.is_some() {
-        return Some("in_port");
+        return Some(Beyond::InPort);
     }
     if !rule.eth_src.is_any() || !rule.eth_dst.is_any() {
-        return Some("an Ethernet address");
+        return Some(Beyond::EthernetAddress);
     }
     if rule.vlan != Vlan::Any {
-        return Some("a VLAN");
+        return Some(Beyond::Vlan);
     }
     if !rule.tos.is_any() {
-        return Some("DSCP");
+        return Some(Beyond::Dscp);
     }
     if !is_range(rule.port_src) || !is_range(rule.port_dst) {
-        return Some("bits of a port that are no range");
+        return Some(Beyond::PortBits);
     }
     if !is_prefix(rule.src) || !is_prefix(rule.dst) {
-        return Some("bits of an address that are no prefix");
+        return Some(Beyond::AddressBits);
     }
     None
 }
@@ -332,8 +382,8 @@ fn values(ports: Ports) -> Vec<Bits> {
 }
 
 /// Returns a rule as lines that `ovs-ofctl add-flows` reads, all of the priority given: ranges of
-/// ports need several. The error says what they have no words for.
-pub fn open_flow(rule: &Rule, priority: usize, actions: &str) -> Result<String, String> {
+/// ports need several.
+pub fn open_flow(rule: &Rule, priority: usize, actions: &str) -> Result<String, Beyond> {
     let six = rule.six.unwrap_or(false);
     let has = |bits: Bits| !bits.is_any();
     let mut parts = vec![format!("priority={priority}")];
@@ -368,10 +418,10 @@ pub fn open_flow(rule: &Rule, priority: usize, actions: &str) -> Result<String, 
         (0, false) => vec![None],
         // Ports are matched of packets of one protocol.
         (0, true) => vec![Some(TCP), Some(UDP)],
-        (mask, _) => return Err(format!("a protocol's mask 0x{mask:02x}")),
+        (mask, _) => return Err(Beyond::ProtocolMask(mask)),
     };
     if has(rule.flags) {
-        return Err("TCP's flags".into());
+        return Err(Beyond::Flags);
     }
     let mut lines = String::new();
     for protocol in protocols {
@@ -435,23 +485,17 @@ pub fn open_flow(rule: &Rule, priority: usize, actions: &str) -> Result<String, 
     Ok(lines)
 }
 
-/// Returns a set as lines of Open vSwitch's rules, of which earlier ones go before. The error names
-/// the line of a rule that they have no words for.
-pub fn open_flow_set(rules: &[Rule], actions: &str) -> Result<String, String> {
+/// Returns a set as lines of Open vSwitch's rules, of which earlier ones go before.
+pub fn open_flow_set(rules: &[Rule], actions: &str) -> Result<String, SetError> {
     if rules.len() > PRIORITY_MAX {
-        return Err(format!(
-            "{} rules have no priorities of their own: there are {PRIORITY_MAX}",
-            rules.len()
-        ));
+        return Err(SetError::Priorities(rules.len()));
     }
     let mut text = String::new();
     for (at, rule) in rules.iter().enumerate() {
         let lines = open_flow(rule, PRIORITY_MAX - at, actions);
-        text += &lines.map_err(|what| {
-            format!(
-                "line {}: {what}: rules of Open vSwitch's cannot be made of it",
-                rule.line
-            )
+        text += &lines.map_err(|beyond| SetError::OpenFlow {
+            line: rule.line,
+            beyond,
         })?;
     }
     Ok(text)

@@ -13,6 +13,10 @@
 //!   their newer names, too. Rules of other tables than 0 are passed over, and so is all that is no
 //!   match.
 
+mod error;
+
+pub use self::error::{BadRule, Defect, Excerpt};
+
 use std::net::IpAddr;
 
 /// Longest file that is read, bytes.
@@ -244,29 +248,26 @@ impl Rule {
     }
 
     /// Notes that packets must be IPv6, or IPv4.
-    fn set_six(&mut self, six: bool) -> Result<(), String> {
+    fn set_six(&mut self, six: bool) -> Result<(), Defect> {
         if self.six.is_some_and(|before| before != six) {
-            return Err("it is both for IPv4 and for IPv6".into());
+            return Err(Defect::BothFamilies);
         }
         self.six = Some(six);
         Ok(())
     }
 
     /// Notes that packets must be of a protocol.
-    fn set_protocol(&mut self, protocol: u8) -> Result<(), String> {
+    fn set_protocol(&mut self, protocol: u8) -> Result<(), Defect> {
         let bits = Bits::new(protocol.into(), 0xff);
         if !self.protocol.is_any() && self.protocol != bits {
-            return Err(format!(
-                "it is for two protocols, {} and {protocol}",
-                self.protocol.value
-            ));
+            return Err(Defect::TwoProtocols(self.protocol.value, protocol));
         }
         self.protocol = bits;
         Ok(())
     }
 
     /// Checks that packets can meet it.
-    fn check(&mut self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), Defect> {
         if !self.may_be(TCP) {
             self.flags = Bits::default();
         }
@@ -276,15 +277,10 @@ impl Rule {
         }
         match self.six {
             Some(six) if self.may_be(icmp_of(six)) => {}
-            _ => {
-                return Err(format!(
-                    "it is for ports, and its packets, of protocol {}, have none",
-                    self.protocol.value
-                ));
-            }
+            _ => return Err(Defect::NoPorts(self.protocol.value)),
         }
         if !self.port_src.meets_byte() || !self.port_dst.meets_byte() {
-            return Err("an ICMP message's type and code are from 0 to 255".into());
+            return Err(Defect::IcmpRange);
         }
         Ok(())
     }
@@ -309,16 +305,6 @@ pub enum Format {
     OpenFlow,
 }
 
-/// A line that is no rule, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
-pub struct BadRule {
-    /// The line, from 1 on.
-    pub line: usize,
-    /// What is wrong with it.
-    pub what: String,
-}
-
 /// Returns a file's format: ClassBench's rules begin with `@`.
 pub fn format_of(text: &str) -> Format {
     let mut lines = text.lines().map(str::trim_start);
@@ -333,7 +319,7 @@ pub fn read(text: &str, format: Format) -> Result<Vec<Rule>, BadRule> {
     let mut rules = Vec::new();
     for (at, text) in text.lines().enumerate() {
         let line = at + 1;
-        let bad = |what: String| BadRule { line, what };
+        let bad = |defect| BadRule { line, defect };
         let text = text.trim();
         if text.is_empty() || text.starts_with('#') {
             continue;
@@ -345,7 +331,7 @@ pub fn read(text: &str, format: Format) -> Result<Vec<Rule>, BadRule> {
         if let Some(mut rule) = rule {
             rule.check().map_err(bad)?;
             if rules.len() == RULES_MAX {
-                return Err(bad(format!("there are more than {RULES_MAX} rules")));
+                return Err(bad(Defect::TooMany));
             }
             rules.push(rule);
         }
@@ -353,14 +339,8 @@ pub fn read(text: &str, format: Format) -> Result<Vec<Rule>, BadRule> {
     Ok(rules)
 }
 
-/// Text of a file in an error, cut short.
-fn quoted(text: &str) -> String {
-    let cut: String = text.chars().take(60).collect();
-    format!("{cut:?}")
-}
-
 /// Reads a number: decimal, or hexadecimal behind `0x`.
-fn number(text: &str, most: u64) -> Result<u64, String> {
+fn number(text: &str, most: u64) -> Result<u64, Defect> {
     let read = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         // A sign would be taken for part of the number.
         Some(digits) if digits.starts_with(['+', '-']) => None,
@@ -370,12 +350,15 @@ fn number(text: &str, most: u64) -> Result<u64, String> {
     };
     match read {
         Some(number) if number <= most => Ok(number),
-        _ => Err(format!("{} is not a number from 0 to {most}", quoted(text))),
+        _ => {
+            let text = text.into();
+            Err(Defect::Number { text, most })
+        }
     }
 }
 
 /// Reads a number, and a mask behind `/`.
-fn masked(text: &str, most: u64) -> Result<Bits, String> {
+fn masked(text: &str, most: u64) -> Result<Bits, Defect> {
     let (value, mask) = text.split_once('/').unwrap_or((text, ""));
     let mask = match mask {
         "" => most,
@@ -385,7 +368,7 @@ fn masked(text: &str, most: u64) -> Result<Bits, String> {
 }
 
 /// Reads an IP address, and a prefix length or a mask behind `/`; returns whether it is IPv6.
-fn address(text: &str) -> Result<(bool, Bits), String> {
+fn address(text: &str) -> Result<(bool, Bits), Defect> {
     let (address, mask) = text.split_once('/').unwrap_or((text, ""));
     let bits = |text: &str| -> Option<(bool, u128)> {
         match text.parse::<IpAddr>().ok()? {
@@ -393,7 +376,7 @@ fn address(text: &str) -> Result<(bool, Bits), String> {
             IpAddr::V6(address) => Some((true, address.to_bits())),
         }
     };
-    let wrong = || format!("{} is not an IP address or prefix", quoted(text));
+    let wrong = || Defect::Address(text.into());
     let (six, value) = bits(address).ok_or_else(wrong)?;
     let (width, all) = match six {
         true => (128_u32, u128::MAX),
@@ -412,7 +395,7 @@ fn address(text: &str) -> Result<(bool, Bits), String> {
 }
 
 /// Reads an Ethernet address, and a mask behind `/`.
-fn station(text: &str) -> Result<Bits, String> {
+fn station(text: &str) -> Result<Bits, Defect> {
     let read = |text: &str| -> Option<u128> {
         let mut parts = text.split(':');
         let mut address = 0;
@@ -426,21 +409,18 @@ fn station(text: &str) -> Result<Bits, String> {
     let (address, mask) = text.split_once('/').unwrap_or((text, "ff:ff:ff:ff:ff:ff"));
     match (read(address), read(mask)) {
         (Some(address), Some(mask)) => Ok(Bits::new(address, mask)),
-        _ => Err(format!("{} is not an Ethernet address", quoted(text))),
+        _ => Err(Defect::EthernetAddress(text.into())),
     }
 }
 
 /// Reads a rule of ClassBench's.
-fn class_bench(line: usize, text: &str) -> Result<Rule, String> {
+fn class_bench(line: usize, text: &str) -> Result<Rule, Defect> {
     let Some(text) = text.strip_prefix('@') else {
-        return Err(format!("{}: a rule begins with @", quoted(text)));
+        return Err(Defect::NoAtSign(text.into()));
     };
     let mut rule = Rule::any(line);
     let mut words = text.split_whitespace();
-    let mut prefix = |name: &str| {
-        let word = words.next();
-        address(word.ok_or_else(|| format!("the {name} address is missing"))?)
-    };
+    let mut prefix = |name| address(words.next().ok_or(Defect::AddressMissing(name))?);
     let (src, dst) = (prefix("source")?, prefix("destination")?);
     (rule.src, rule.dst) = (src.1, dst.1);
     rule.set_six(src.0)?;
@@ -448,39 +428,32 @@ fn class_bench(line: usize, text: &str) -> Result<Rule, String> {
     // Ranges may have spaces around their colons.
     let rest = words.collect::<Vec<_>>().join(" ").replace(':', " ");
     let mut words = rest.split_whitespace();
-    let mut range = |name: &str| -> Result<Ports, String> {
+    let mut range = |name| -> Result<Ports, Defect> {
         let mut port = || {
-            let word = words.next();
-            let word = word.ok_or_else(|| format!("{name}: LOW : HIGH is missing"))?;
-            number(word, u16::MAX.into()).map_err(|error| format!("{name}: {error}"))
+            let word = words.next().ok_or(Defect::RangeMissing(name))?;
+            number(word, u16::MAX.into()).map_err(|defect| defect.of(name))
         };
         match (port()?, port()?) {
             (low, high) if low <= high => Ok(Ports::Range(low as u16, high as u16)),
-            (low, high) => Err(format!("{name}: no port is from {low} to {high}")),
+            (low, high) => Err(Defect::EmptyRange { name, low, high }),
         }
     };
     (rule.port_src, rule.port_dst) = (range("source ports")?, range("destination ports")?);
-    let protocol = words.next().ok_or("PROTOCOL/MASK is missing")?;
-    rule.protocol = masked(protocol, 0xff).map_err(|error| format!("protocol: {error}"))?;
+    let protocol = words.next().ok_or(Defect::ProtocolMissing)?;
+    rule.protocol = masked(protocol, 0xff).map_err(|defect| defect.of("protocol"))?;
     if let Some(flags) = words.next() {
-        let flags = masked(flags, 0xffff).map_err(|error| format!("flags: {error}"))?;
+        let flags = masked(flags, 0xffff).map_err(|defect| defect.of("flags"))?;
         let swapped = |bits: u128| u128::from((bits as u16).swap_bytes());
         if rule.may_be(TCP) {
             if swapped(flags.mask) > 0xff {
-                return Err(format!(
-                    "flags: 0x{:04x}: TCP has no such flags (0x0100 is FIN, 0x8000 CWR)",
-                    flags.mask
-                ));
+                return Err(Defect::Flags(flags.mask));
             }
             rule.flags = Bits::new(swapped(flags.value), swapped(flags.mask));
         }
     }
     match words.next() {
         None => Ok(rule),
-        Some(word) => Err(format!(
-            "{}: nothing is known behind the flags",
-            quoted(word)
-        )),
+        Some(word) => Err(Defect::BehindFlags(word.into())),
     }
 }
 
@@ -506,7 +479,7 @@ const NO_MATCH: [&str; 16] = [
 
 /// Reads a rule of Open vSwitch's; None if the line is the head of a dump, or a rule of another
 /// table.
-fn open_flow(line: usize, text: &str) -> Result<Option<Rule>, String> {
+fn open_flow(line: usize, text: &str) -> Result<Option<Rule>, Defect> {
     if text.starts_with("NXST_FLOW reply") || text.starts_with("OFPST_FLOW reply") {
         return Ok(None);
     }
@@ -530,28 +503,28 @@ fn open_flow(line: usize, text: &str) -> Result<Option<Rule>, String> {
             continue;
         }
         if name == "table" {
-            if number(value.unwrap_or(""), 255).map_err(|error| format!("table: {error}"))? != 0 {
+            let table = number(value.unwrap_or(""), 255);
+            if table.map_err(|defect| defect.of("table"))? != 0 {
                 return Ok(None);
             }
             continue;
         }
-        let met = match value {
+        let known = match value {
             None => keyword(&mut rule, name),
             Some(value) => condition(&mut rule, name, value),
         };
-        met.map_err(|error| match error.is_empty() {
-            true => format!("{}: flows cannot be made for this match", quoted(word)),
-            false => format!("{name}: {error}"),
-        })?;
+        if !known.map_err(|defect| defect.of(name))? {
+            return Err(Defect::Match(word.into()));
+        }
     }
     match has_actions {
         true => Ok(Some(rule)),
-        false => Err(format!("{}: a rule has actions=", quoted(text))),
+        false => Err(Defect::NoActions(text.into())),
     }
 }
 
-/// Notes a match that is a word. The error is empty if there is no such word.
-fn keyword(rule: &mut Rule, name: &str) -> Result<(), String> {
+/// Notes a match that is a word. Returns false if there is no such word.
+fn keyword(rule: &mut Rule, name: &str) -> Result<bool, Defect> {
     let (six, protocol) = match name {
         "ip" => (false, None),
         "icmp" => (false, Some(ICMP)),
@@ -561,22 +534,22 @@ fn keyword(rule: &mut Rule, name: &str) -> Result<(), String> {
         "icmp6" | "icmpv6" => (true, Some(ICMP6)),
         "tcp6" => (true, Some(TCP)),
         "udp6" => (true, Some(UDP)),
-        _ => return Err(String::new()),
+        _ => return Ok(false),
     };
     rule.set_six(six)?;
-    match protocol {
-        Some(protocol) => rule.set_protocol(protocol),
-        None => Ok(()),
+    if let Some(protocol) = protocol {
+        rule.set_protocol(protocol)?;
     }
+    Ok(true)
 }
 
-/// Notes a match that has a value. The error is empty if there is no such match.
-fn condition(rule: &mut Rule, name: &str, value: &str) -> Result<(), String> {
+/// Notes a match that has a value. Returns false if there is no such match.
+fn condition(rule: &mut Rule, name: &str, value: &str) -> Result<bool, Defect> {
     let port = |value: &str| masked(value, 0xffff).map(Ports::Bits);
     let of_protocol = |rule: &mut Rule, protocol: u8| match rule.protocol.is_any() {
         true => rule.set_protocol(protocol),
         false if rule.may_be(protocol) => Ok(()),
-        false => Err(format!("its protocol is {}", rule.protocol.value)),
+        false => Err(Defect::OtherProtocol(rule.protocol.value)),
     };
     match name {
         "in_port" => rule.in_port = Some(value.trim_matches('"').to_owned()),
@@ -586,18 +559,18 @@ fn condition(rule: &mut Rule, name: &str, value: &str) -> Result<(), String> {
             rule.vlan = match number(value, 0xffff)? {
                 0xffff => Vlan::Untagged,
                 id @ 0..4096 => Vlan::Id(id as u16),
-                id => return Err(format!("{id} is above 4095")),
+                id => return Err(Defect::VlanId(id)),
             }
         }
         "dl_type" | "eth_type" => match number(value, 0xffff)? {
             0x0800 => rule.set_six(false)?,
             0x86dd => rule.set_six(true)?,
-            _ => return Err(String::new()),
+            _ => return Ok(false),
         },
         "nw_src" | "ip_src" | "nw_dst" | "ip_dst" | "ipv6_src" | "ipv6_dst" => {
             let (six, bits) = address(value)?;
             if six != name.starts_with("ipv6") {
-                return Err(format!("{} is of the other family", quoted(value)));
+                return Err(Defect::OtherFamily(value.into()));
             }
             rule.set_six(six)?;
             match name.ends_with("src") {
@@ -608,7 +581,7 @@ fn condition(rule: &mut Rule, name: &str, value: &str) -> Result<(), String> {
         "nw_proto" | "ip_proto" => rule.set_protocol(number(value, 0xff)? as u8)?,
         "nw_tos" => match number(value, 0xff)? {
             tos if tos & 3 == 0 => rule.tos = Bits::new(tos.into(), 0xfc),
-            tos => return Err(format!("{tos} has ECN bits, which it does not match")),
+            tos => return Err(Defect::EcnBits(tos)),
         },
         "ip_dscp" => rule.tos = Bits::new(u128::from(number(value, 63)?) << 2, 0xfc),
         "tp_src" => rule.port_src = port(value)?,
@@ -630,7 +603,7 @@ fn condition(rule: &mut Rule, name: &str, value: &str) -> Result<(), String> {
                 false => rule.port_dst = Ports::Bits(bits),
             }
         }
-        _ => return Err(String::new()),
+        _ => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }

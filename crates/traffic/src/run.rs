@@ -168,7 +168,7 @@ fn measure<F: Frame + 'static, S: Store<F>>(
     let mut report = engine::run(plan, ends, store, clock, stop);
     let mut limited = limit(plan, &report, calibration.as_ref());
     for tap in &mut ends.taps {
-        limited.extend(tap.end().err());
+        limited.extend(tap.end().err().map(|error| error.to_string()));
     }
     report.generator.limited = (!limited.is_empty()).then(|| limited.join("; "));
     report.generator.calibration = calibration;

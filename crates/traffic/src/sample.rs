@@ -184,8 +184,8 @@ enum Field {
 const FIELD_VALUES_MAX: usize = 1 << 16;
 
 impl Explosion {
-    /// Prepares one for rules; the error says why there is none.
-    pub fn new(rules: &[Rule], usual: Header) -> Result<Explosion, String> {
+    /// Prepares one for rules.
+    pub fn new(rules: &[Rule], usual: Header) -> Result<Explosion, NoFlows> {
         let six = rules.iter().find_map(|rule| rule.six);
         let mut usual = usual;
         if let Some(six) = six
@@ -241,7 +241,7 @@ impl Explosion {
             }
         }
         match fields.is_empty() {
-            true => Err("no rule matches an address or a port, whose bits could differ".into()),
+            true => Err(NoFlows::NoBits),
             false => Ok(Explosion { usual, fields }),
         }
     }
@@ -263,9 +263,9 @@ impl Explosion {
         header
     }
 
-    /// Returns the packets that meet no rule, but for rules that say nothing: at most `most`. The
-    /// error says that it would take too long.
-    pub fn packets(&self, rules: &[Rule], most: usize) -> Result<Vec<Header>, String> {
+    /// Returns the packets that meet no rule, but for rules that say nothing: at most `most`. Fails
+    /// where it would take too long.
+    pub fn packets(&self, rules: &[Rule], most: usize) -> Result<Vec<Header>, NoFlows> {
         let (mut found, mut compared) = (Vec::new(), 0);
         for n in 0..self.count() {
             if found.len() == most {
@@ -276,18 +276,39 @@ impl Explosion {
                 found.push(header);
             }
             if compared > COMPARED_MAX {
-                return Err(too_long());
+                return Err(NoFlows::TooLong);
             }
         }
         Ok(found)
     }
 }
 
-/// Says that packets are compared with rules too often.
-pub fn too_long() -> String {
-    format!(
-        "finding flows that meet no rule takes more than {COMPARED_MAX} comparisons: have fewer flows or fewer rules"
-    )
+/// Why the flows that are wanted of a set of rules do not exist, or are not found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoFlows {
+    /// Nothing that rules match can be turned over.
+    #[error("no rule matches an address or a port, whose bits could differ")]
+    NoBits,
+    /// Packets are compared with rules too often.
+    #[error(
+        "finding flows that meet no rule takes more than {COMPARED_MAX} comparisons: have fewer \
+         flows or fewer rules"
+    )]
+    TooLong,
+    /// An explosion has no packet that misses all rules.
+    #[error("every packet of the explosion meets a rule")]
+    AllMeet,
+    /// An explosion has fewer packets than are wanted.
+    #[error("there are {found} such flows, and not {wanted}")]
+    TooFew {
+        /// Those that there are.
+        found: u64,
+        /// Those that are wanted.
+        wanted: u64,
+    },
+    /// No packet that misses all rules was found.
+    #[error("no packet was found that meets no rule")]
+    NoneMisses,
 }
 
 impl Field {

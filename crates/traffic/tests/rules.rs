@@ -581,6 +581,7 @@ fn an_explosion_has_one_bit_of_each_field_turned_over() {
     assert!(
         Explosion::new(&none, usual())
             .unwrap_err()
+            .to_string()
             .contains("no rule matches")
     );
 }
@@ -670,24 +671,27 @@ fn sets_have_their_shares() {
 #[test]
 fn sets_that_cannot_be_written_say_so() {
     let rules = rules::read("ip,dl_vlan=5 actions=drop", Format::OpenFlow).unwrap();
-    let told = rule_sets::class_bench_set(&rules).unwrap_err();
+    let told = rule_sets::class_bench_set(&rules).unwrap_err().to_string();
     assert!(told.contains("line 1: a VLAN"), "{told}");
     let odd = rules::read("tcp,tp_dst=0x1/0x1 actions=drop", Format::OpenFlow).unwrap();
     assert!(
         rule_sets::class_bench_set(&odd)
             .unwrap_err()
+            .to_string()
             .contains("no range")
     );
     let flags = only("@1.0.0.0/8 2.0.0.0/8 0 : 65535 80 : 80 0x06/0xFF 0x0200/0x0200");
     assert!(
         rule_sets::open_flow_set(&[flags], "drop")
             .unwrap_err()
+            .to_string()
             .contains("flags")
     );
     let many = rule_sets::make(SetKind::Fw, 65_536, 1);
     assert!(
         rule_sets::open_flow_set(&many, "drop")
             .unwrap_err()
+            .to_string()
             .contains("65536 rules")
     );
 }

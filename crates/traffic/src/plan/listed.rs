@@ -3,24 +3,54 @@
 use super::Problem;
 use crate::frames::Parsed;
 use crate::random::number;
-use crate::rules::{self, FILE_MAX, Format, Header, Rule, TCP, UDP};
-use crate::sample::{COMPARED_MAX, Explosion, Sampler, too_long};
+use crate::rules::{self, BadRule, FILE_MAX, Format, Header, Rule, TCP, UDP};
+use crate::sample::{COMPARED_MAX, Explosion, NoFlows, Sampler};
 use crate::spec::{Rules, RulesFormat, Stream};
 use crate::table::{ROWS_MAX, Table};
 use std::io::Read;
 use std::net::IpAddr;
 
-/// Reads a file of rules. The error names the line.
-pub fn read(path: &str, format: Option<Format>) -> Result<Vec<Rule>, String> {
+/// Why the rules of a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The file cannot be read.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The file, named here, is too large.
+    #[error("{0}: it has more than {FILE_MAX} bytes")]
+    TooLarge(String),
+    /// A line is no rule.
+    #[error("{path}:{}: {}", .bad.line, .bad.defect)]
+    Line {
+        /// The file.
+        path: String,
+        /// The line, and what is wrong with it.
+        bad: BadRule,
+    },
+}
+
+/// Reads a file of rules.
+pub fn read(path: &str, format: Option<Format>) -> Result<Vec<Rule>, FileError> {
     let mut text = String::new();
     let size = std::fs::File::open(path)
         .and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text))
-        .map_err(|error| format!("{path}: {error}"))?;
+        .map_err(|error| FileError::Io {
+            path: path.to_owned(),
+            error,
+        })?;
     if size as u64 > FILE_MAX {
-        return Err(format!("{path}: it has more than {FILE_MAX} bytes"));
+        return Err(FileError::TooLarge(path.to_owned()));
     }
     let format = format.unwrap_or_else(|| rules::format_of(&text));
-    rules::read(&text, format).map_err(|bad| format!("{path}:{}: {}", bad.line, bad.what))
+    rules::read(&text, format).map_err(|bad| FileError::Line {
+        path: path.to_owned(),
+        bad,
+    })
 }
 
 /// Makes the table of a stream's flows.
@@ -55,7 +85,7 @@ pub(super) fn table(
         RulesFormat::Openflow => Format::OpenFlow,
     });
     let problem = |what: String| Problem::new(at("file"), what);
-    let mut rules = read(&wanted.file, format).map_err(problem)?;
+    let mut rules = read(&wanted.file, format).map_err(|error| problem(error.to_string()))?;
     match &wanted.in_port {
         Some(port) => rules.retain(|rule| rule.in_port.as_ref().is_none_or(|its| its == port)),
         None => {
@@ -82,10 +112,10 @@ pub(super) fn table(
                 return Err(Problem::new(at("miss"), what));
             }
             exploded(&rules, usual, flows.count)
-                .map_err(|what| Problem::new(at("explode"), what))?
+                .map_err(|error| Problem::new(at("explode"), error.to_string()))?
         }
         false => sampled(&rules, usual, flows.count, wanted.miss, seed)
-            .map_err(|what| Problem::new(at("miss"), what))?,
+            .map_err(|error| Problem::new(at("miss"), error.to_string()))?,
     };
     Table::new(place, &stream.headers, lengths, &headers)
 }
@@ -113,7 +143,7 @@ fn usual(place: &str, stream: &Stream) -> Result<Header, Problem> {
 }
 
 /// Returns the flows of an explosion; all of them where the count is 0.
-fn exploded(rules: &[Rule], usual: Header, count: u64) -> Result<Vec<Header>, String> {
+fn exploded(rules: &[Rule], usual: Header, count: u64) -> Result<Vec<Header>, NoFlows> {
     let explosion = Explosion::new(rules, usual)?;
     let most = match count {
         0 => ROWS_MAX,
@@ -121,8 +151,11 @@ fn exploded(rules: &[Rule], usual: Header, count: u64) -> Result<Vec<Header>, St
     };
     let found = explosion.packets(rules, most)?;
     match found.len() as u64 {
-        0 => Err("every packet of the explosion meets a rule".into()),
-        few if few < count => Err(format!("there are {few} such flows, and not {count}")),
+        0 => Err(NoFlows::AllMeet),
+        found if found < count => Err(NoFlows::TooFew {
+            found,
+            wanted: count,
+        }),
         _ => Ok(found),
     }
 }
@@ -134,7 +167,7 @@ fn sampled(
     count: u64,
     miss: f64,
     seed: u64,
-) -> Result<Vec<Header>, String> {
+) -> Result<Vec<Header>, NoFlows> {
     let sampler = Sampler { usual, seed };
     let count = match count {
         0 => rules.len() as u64,
@@ -153,9 +186,9 @@ fn sampled(
     for n in 0..count {
         if misses(n + 1) > misses(n) {
             let found = sampler.missing(rules, n, &mut compared);
-            flows.push(found.ok_or("no packet was found that meets no rule")?);
+            flows.push(found.ok_or(NoFlows::NoneMisses)?);
             if compared > COMPARED_MAX {
-                return Err(too_long());
+                return Err(NoFlows::TooLong);
             }
             continue;
         }
