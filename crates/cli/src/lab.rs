@@ -10,7 +10,7 @@ use lab::machine::{self, Host};
 use lab::place::{self, Cores, OwnPlace};
 use lab::results::{Results, State};
 use lab::run::{self, Hands, Options};
-use lab::speed::{Probe, Reading};
+use lab::speed::{Probe, ProbeError, Reading};
 use predict::machine::{Machine, Watch};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -276,13 +276,15 @@ struct Look {
 }
 
 impl Probe for Look {
-    fn look(&mut self, core: usize) -> Result<Reading, String> {
+    fn look(&mut self, core: usize) -> Result<Reading, ProbeError> {
         let mut watch = match self.watch.take() {
             Some((of, watch)) if of == core => watch,
             _ => Watch::new(Some(core)),
         };
         for _ in 0..READINGS {
-            watch.look().map_err(|error| error.to_string())?;
+            watch
+                .look()
+                .map_err(|error| ProbeError::from(Box::from(error)))?;
         }
         let machine = Machine::of(&watch.take());
         self.watch = Some((core, watch));

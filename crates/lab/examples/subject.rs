@@ -86,17 +86,17 @@ fn run(subject: &str, plan: &str, seconds: &str) -> Result<(), Error> {
 }
 
 fn cell(settings: &str, subject: &str, seconds: &str) -> Result<(), Error> {
-    let failed = |error: String| Error::Failed(format!("{settings}: {error}"));
-    let values = serde_json::from_str(settings).map_err(|error| failed(error.to_string()))?;
-    let settings = Settings::of(&values).map_err(failed)?;
-    settings.check().map_err(failed)?;
+    let failed = |error: &dyn std::fmt::Display| Error::Failed(format!("{settings}: {error}"));
+    let values = serde_json::from_str(settings).map_err(|error| failed(&error))?;
+    let settings = Settings::of(&values).map_err(|error| failed(&error))?;
+    settings.check().map_err(|error| failed(&error))?;
     let subject = subject_of(subject)?;
     heed_signals(Duration::from_secs(30))?;
     let place = OwnPlace::make()?;
     // Workers' first, as `sluice lab run` has them.
     let cores: Vec<usize> = subjects::allowed_cores().into_iter().rev().collect();
-    let setup =
-        fitting(&settings, false, &*subject, &cores, &place.directory).map_err(Error::Missing)?;
+    let setup = fitting(&settings, false, &*subject, &cores, &place.directory);
+    let setup = setup.map_err(|unfit| Error::Missing(unfit.to_string()))?;
     say(json!({
         "cores": setup.sharing(),
         "physical": setup.physical.name(),

@@ -7,6 +7,10 @@
 //! arrives, so the times include a packet's way through the switch, and are exact to the gap.
 //! OpenFlow 1.0, which every daemon speaks, by the bridge's own socket.
 
+mod error;
+
+pub use self::error::{Awaited, Error};
+
 use openflow::action::{Action, Instruction};
 use openflow::flow::{FlowMod, FlowModCommand, FlowStatsRequest, TABLE_ALL};
 use openflow::header::{HEADER, Header};
@@ -74,10 +78,12 @@ pub fn measure(
     core: usize,
     seconds: f64,
     stop: &dyn Fn() -> bool,
-) -> Result<Changes, String> {
-    let failed = |what: &str, error: io::Error| format!("{what}: {error}");
+) -> Result<Changes, Error> {
     let path = Path::new("/run/netns").join(&wires.namespace);
-    let there = File::open(&path).map_err(|error| failed(&path.display().to_string(), error))?;
+    let there = File::open(&path).map_err(|error| Error::File {
+        path: path.display().to_string(),
+        error,
+    })?;
     let names = [&wires.source, &wires.sinks[0], &wires.sinks[1]];
     // A thread of its own has its own namespace and core.
     let ended = std::sync::atomic::AtomicBool::new(false);
@@ -89,12 +95,16 @@ pub fn measure(
                 crate::place::pin(core);
                 // SAFETY: no pointers; the descriptor is open as long as the file is borrowed.
                 if unsafe { libc::setns(there.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
-                    return Err(failed("the namespace", io::Error::last_os_error()));
+                    return Err(Error::Namespace(io::Error::last_os_error()));
                 }
-                let sockets = names.map(|name| packets(name).map_err(|e| failed(name, e)));
+                let sockets = names.map(|name| {
+                    packets(name).map_err(|error| Error::Interface {
+                        name: name.clone(),
+                        error,
+                    })
+                });
                 let [source, one, other] = sockets;
-                let session = Session::open(socket);
-                let mut session = session.map_err(|e| failed("OpenFlow", e))?;
+                let mut session = Session::open(socket).map_err(Error::OpenFlow)?;
                 let (source, sinks) = (source?, [one?, other?]);
                 let found = session.fill(beside).and_then(|()| {
                     let stop = || ended.load(std::sync::atomic::Ordering::Relaxed);
@@ -111,7 +121,7 @@ pub fn measure(
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
                     ended.store(stop(), std::sync::atomic::Ordering::Relaxed);
                 }
-                Err(_) => return Err("the thread that changes rules has panicked".into()),
+                Err(_) => return Err(Error::Panicked),
             }
         }
     })
@@ -246,7 +256,7 @@ impl Session {
         })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let end = Instant::now() + LIMIT;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -255,21 +265,21 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
                     std::thread::sleep(Duration::from_micros(50));
                 }
-                Err(error) => return Err(format!("OpenFlow: {error}")),
+                Err(error) => return Err(Error::OpenFlow(error)),
             }
         }
         Ok(())
     }
 
     /// Messages that have come, other than echo requests. An error that the switch sends is one.
-    fn read(&mut self) -> Result<Vec<Came>, String> {
+    fn read(&mut self) -> Result<Vec<Came>, Error> {
         let mut part = [0; 65536];
         loop {
             match self.stream.read(&mut part) {
-                Ok(0) => return Err("the switch has closed its OpenFlow connection".into()),
+                Ok(0) => return Err(Error::Closed),
                 Ok(count) => self.input.extend_from_slice(&part[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(format!("OpenFlow: {error}")),
+                Err(error) => return Err(Error::OpenFlow(error)),
             }
         }
         let (mut messages, mut at) = (Vec::new(), 0);
@@ -287,9 +297,7 @@ impl Session {
                 ECHO_REQUEST => self.write(&message(*id, &Message::EchoReply(body.clone())))?,
                 ERROR => {
                     let code = body.get(..4).unwrap_or_default();
-                    return Err(format!(
-                        "the switch refused a message: type and code {code:?}"
-                    ));
+                    return Err(Error::Refused(code.to_vec()));
                 }
                 _ => {}
             }
@@ -298,7 +306,7 @@ impl Session {
     }
 
     /// Sends this and a barrier; waits for the answer.
-    fn finish(&mut self, bytes: &[u8]) -> Result<(), String> {
+    fn finish(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.id += 1;
         let id = self.id;
         self.write(&[bytes, &message(id, &Message::BarrierRequest)].concat())?;
@@ -309,10 +317,7 @@ impl Session {
             .any(|m| (m.0, m.1) == (BARRIER_REPLY, id))
         {
             if Instant::now() > end {
-                return Err(format!(
-                    "no answer to a barrier within {} s",
-                    LIMIT.as_secs()
-                ));
+                return Err(Error::NoBarrier);
             }
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -320,7 +325,7 @@ impl Session {
     }
 
     /// Adds rules that no frame meets.
-    fn fill(&mut self, count: u32) -> Result<(), String> {
+    fn fill(&mut self, count: u32) -> Result<(), Error> {
         let mut bytes = Vec::new();
         for number in 0..count {
             let mut matching = of_type(BESIDE);
@@ -335,7 +340,7 @@ impl Session {
     }
 
     /// Removes all rules that were added here.
-    fn empty(&mut self) -> Result<(), String> {
+    fn empty(&mut self) -> Result<(), Error> {
         self.finish(&[PASSING, BESIDE].map(|kind| delete(of_type(kind))).concat())
     }
 
@@ -345,7 +350,7 @@ impl Session {
         sinks: &[OwnedFd; 2],
         seconds: f64,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Changes, String> {
+    ) -> Result<Changes, Error> {
         let mut found = Changes::default();
         let to = |sink: usize| {
             let mut matching = of_type(PASSING);
@@ -381,10 +386,10 @@ impl Session {
             let heard = now();
             let answers = |kind| messages.iter().filter(move |message| message.0 == kind);
             let at = Instant::now();
-            let (since, what) = match &mut phase {
+            let (since, awaited) = match &mut phase {
                 Phase::Settled(until) => {
                     if stop() {
-                        return Err("the run was ended".into());
+                        return Err(Error::Stopped);
                     }
                     if began.elapsed().as_secs_f64() >= seconds && !found.times.is_empty() {
                         return Ok(found);
@@ -422,11 +427,11 @@ impl Session {
                         phase = Phase::Asked(Instant::now());
                         continue;
                     }
-                    let what = match answered {
-                        None => "the answer to a barrier",
-                        Some(_) => "a packet that obeys the changed rule",
+                    let awaited = match answered {
+                        None => Awaited::Barrier,
+                        Some(_) => Awaited::Packet,
                     };
-                    (*began, what)
+                    (*began, awaited)
                 }
                 Phase::Asked(since) => {
                     // The last part says that there is no more.
@@ -436,11 +441,11 @@ impl Session {
                         phase = Phase::Settled(Instant::now() + SETTLED);
                         continue;
                     }
-                    (*since, "statistics")
+                    (*since, Awaited::Statistics)
                 }
             };
             if since.elapsed() > LIMIT {
-                return Err(format!("waited {} s in vain for {what}", LIMIT.as_secs()));
+                return Err(Error::InVain(awaited));
             }
         }
     }
@@ -563,8 +568,9 @@ mod tests {
         theirs
             .write_all(&[1, ERROR, 0, 12, 0, 0, 0, 0, 0, 3, 0, 1])
             .unwrap();
-        assert!(session.read().unwrap_err().contains("[0, 3, 0, 1]"));
+        let refused = session.read().unwrap_err();
+        assert!(refused.to_string().contains("[0, 3, 0, 1]"), "{refused}");
         drop(theirs);
-        assert!(session.read().unwrap_err().contains("closed"));
+        assert!(matches!(session.read(), Err(Error::Closed)));
     }
 }

@@ -1,9 +1,13 @@
 //! What is to be measured: an experiment's YAML file.
 
+mod error;
+
+pub use self::error::Defect;
+
 use crate::Error;
 use crate::methods::Method;
 use crate::results::{Measure, Parameter, Plot, Value};
-use crate::settings::{self, Settings};
+use crate::settings::{self, BadSetting, Settings};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -163,14 +167,15 @@ pub struct Experiment {
 impl Experiment {
     /// Reads an experiment and checks it. `file` is named in errors.
     pub fn parse(file: &str, text: &str) -> Result<Experiment, Error> {
-        let wrong = |what: String| Error::Experiment {
-            file: file.into(),
-            what,
+        let read = || -> Result<Experiment, Defect> {
+            let experiment: Experiment = serde_yaml_ng::from_str(text)?;
+            experiment.check()?;
+            Ok(experiment)
         };
-        let experiment: Experiment =
-            serde_yaml_ng::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        experiment.check().map_err(wrong)?;
-        Ok(experiment)
+        read().map_err(|defect| Error::Experiment {
+            file: file.into(),
+            defect,
+        })
     }
 
     /// Reads an experiment of one's own.
@@ -207,13 +212,9 @@ impl Experiment {
                 embedded.clone()
             } else {
                 let found = embedded.iter().find(|e| e.id.eq_ignore_ascii_case(name));
-                let known: Vec<_> = embedded.iter().map(|e| e.id.as_str()).collect();
-                vec![found.cloned().ok_or_else(|| {
-                    Error::Unknown(format!(
-                        "there is no experiment {name:?}; there are {} and all, and files of one's \
-                         own (NAME.yaml)",
-                        known.join(", ")
-                    ))
+                vec![found.cloned().ok_or_else(|| Error::NoExperiment {
+                    name: name.clone(),
+                    known: embedded.iter().map(|e| e.id.clone()).collect(),
                 })?]
             };
             for experiment in found {
@@ -221,10 +222,10 @@ impl Experiment {
                     None => chosen.push(experiment),
                     Some(same) if *same == experiment => {}
                     Some(_) => {
-                        return Err(Error::Unknown(format!(
-                            "{name}: there are two different experiments with the ID {:?}",
-                            experiment.id
-                        )));
+                        return Err(Error::SameId {
+                            name: name.clone(),
+                            id: experiment.id,
+                        });
                     }
                 }
             }
@@ -295,7 +296,7 @@ impl Experiment {
     }
 
     /// The settings of a cell.
-    pub fn settings(&self, at: &BTreeMap<String, Value>) -> Result<Settings, String> {
+    pub fn settings(&self, at: &BTreeMap<String, Value>) -> Result<Settings, BadSetting> {
         let mut all = self.settings.clone();
         all.extend(at.iter().map(|(name, value)| (name.clone(), value.clone())));
         let settings = Settings::of(&all)?;
@@ -304,44 +305,33 @@ impl Experiment {
     }
 
     /// Says what is wrong, and where.
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Defect> {
         let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if self.id.is_empty() || self.id == "all" || !self.id.chars().all(fine) {
-            return Err(format!(
-                "id: {:?} is not a name of letters, digits, - and _ (other than all)",
-                self.id
-            ));
+            return Err(Defect::Id(self.id.clone()));
         }
-        let method = Method::by_name(&self.method).ok_or_else(|| {
-            format!(
-                "method: there is no {:?}; there are {}",
-                self.method,
-                Method::names().join(", ")
-            )
-        })?;
+        let method = Method::by_name(&self.method);
+        let method = method.ok_or_else(|| Defect::Method(self.method.clone()))?;
         if self.subjects.is_empty() {
-            return Err("subjects: there is none".into());
+            return Err(Defect::Empty("subjects".into()));
         }
         unique("subjects", self.subjects.iter())?;
-        if let Some(seconds) = self.seconds
-            && !(seconds > 0.0 && seconds <= 86_400.0)
-        {
-            return Err(format!("seconds: {seconds} is not within 0 and 86,400"));
+        for (field, seconds) in [("seconds", self.seconds), ("takes", self.takes)] {
+            if let Some(seconds) = seconds
+                && !(seconds > 0.0 && seconds <= 86_400.0)
+            {
+                return Err(Defect::Seconds { field, seconds });
+            }
         }
-        if let Some(takes) = self.takes
-            && !(takes > 0.0 && takes <= 86_400.0)
-        {
-            return Err(format!("takes: {takes} is not within 0 and 86,400"));
-        }
-        for (name, rounds) in [("rounds", self.rounds), ("quick_rounds", self.quick_rounds)] {
+        for (field, rounds) in [("rounds", self.rounds), ("quick_rounds", self.quick_rounds)] {
             if let Some(rounds) = rounds
                 && !(1..=100).contains(&rounds)
             {
-                return Err(format!("{name}: {rounds} is not within 1 and 100"));
+                return Err(Defect::Rounds { field, rounds });
             }
         }
         if !self.quick_with.is_empty() && method != Method::Program {
-            return Err("quick_with: is for the method program".into());
+            return Err(Defect::QuickWith);
         }
         self.check_sweep()?;
         self.check_measures(method)?;
@@ -367,7 +357,7 @@ impl Experiment {
                 .factor
                 .is_some_and(|f| !f.is_finite() || f <= 0.0)
             {
-                return Err(format!("{place}.factor: is not above 0"));
+                return Err(Defect::Factor(place));
             }
             for (side, pick) in [("left", &expectation.left), ("right", &expectation.right)] {
                 let place = format!("{place}.{side}");
@@ -391,7 +381,7 @@ impl Experiment {
         Ok(())
     }
 
-    fn check_sweep(&self) -> Result<(), String> {
+    fn check_sweep(&self) -> Result<(), Defect> {
         unique("sweep", self.sweep.iter().map(|s| &s.parameter.name))?;
         if self.method().is_outside() {
             // Its parameters are its own, and so are their values where there are none here.
@@ -400,7 +390,7 @@ impl Experiment {
             }
             let program = self.settings.contains_key("program");
             return match (program, self.method() == Method::Program) {
-                (false, true) => Err("settings.program: is missing; the method needs it".into()),
+                (false, true) => Err(Defect::NoProgram),
                 _ => Ok(()),
             };
         }
@@ -419,11 +409,11 @@ impl Experiment {
             for (list, values) in lists {
                 let Some(values) = values else { continue };
                 if values.is_empty() {
-                    return Err(format!("sweep: {name}: {list}: there is none"));
+                    return Err(Defect::Empty(format!("sweep: {name}: {list}")));
                 }
                 for value in values {
                     let at = BTreeMap::from([(name.clone(), value.clone())]);
-                    Settings::of(&at).map_err(|what| format!("sweep: {list}: {what}"))?;
+                    Settings::of(&at).map_err(|error| Defect::SweepValue { list, error })?;
                 }
             }
             let most = sweep
@@ -433,30 +423,27 @@ impl Experiment {
             cells = cells.saturating_mul(most);
         }
         if cells > MOST_CELLS {
-            return Err(format!("sweep: {cells} cells are more than {MOST_CELLS}"));
+            return Err(Defect::TooManyCells(cells));
         }
         for mode in [Mode::Quick, Mode::Normal, Mode::Full] {
             for at in self.cells(mode) {
-                self.settings(&at)
-                    .map_err(|what| format!("settings: {what}"))?;
+                self.settings(&at).map_err(Defect::Settings)?;
             }
         }
         Ok(())
     }
 
-    fn check_measures(&self, method: Method) -> Result<(), String> {
+    fn check_measures(&self, method: Method) -> Result<(), Defect> {
         if self.measures.is_empty() {
-            return Err("measures: there is none".into());
+            return Err(Defect::Empty("measures".into()));
         }
         unique("measures", self.measures.iter().map(|m| &m.name))?;
         for measure in &self.measures {
             if !method.is_outside() && !method.measures().contains(&measure.name.as_str()) {
-                return Err(format!(
-                    "measures: the method {} does not measure {:?}; it measures {}",
-                    self.method,
-                    measure.name,
-                    method.measures().join(", ")
-                ));
+                return Err(Defect::Measure {
+                    method,
+                    measure: measure.name.clone(),
+                });
             }
             let better = format!("measures: {}: better", measure.name);
             known(&better, &measure.better, &["higher", "lower", ""])?;
@@ -464,7 +451,7 @@ impl Experiment {
         Ok(())
     }
 
-    fn check_plots(&self) -> Result<(), String> {
+    fn check_plots(&self) -> Result<(), Defect> {
         let parameters = self.parameters();
         for (number, plot) in self.plots.iter().enumerate() {
             let place = format!("plots[{number}]");
@@ -480,7 +467,7 @@ impl Experiment {
                 known(&format!("{place}.series"), &plot.series, &axis)?;
             }
             if plot.y.is_empty() {
-                return Err(format!("{place}.y: there is none"));
+                return Err(Defect::Empty(format!("{place}.y")));
             }
             for name in &plot.y {
                 known(&format!("{place}.y"), name, &self.measured())?;
@@ -504,27 +491,25 @@ impl Experiment {
     }
 }
 
-/// Whether a name is one of these; the error says which there are.
-fn known(place: &str, name: &str, names: &[&str]) -> Result<(), String> {
+/// Checks that a name is one of these.
+fn known(place: &str, name: &str, names: &[&str]) -> Result<(), Defect> {
     if names.contains(&name) {
         return Ok(());
     }
-    let there: Vec<_> = names.iter().map(|n| format!("{n:?}")).collect();
-    Err(match there.is_empty() {
-        true => format!("{place}: there is no {name:?}; nothing is swept"),
-        false => format!(
-            "{place}: there is no {name:?}; there are {}",
-            there.join(", ")
-        ),
+    Err(Defect::Unknown {
+        place: place.to_owned(),
+        name: name.to_owned(),
+        known: names.iter().map(|name| (*name).to_owned()).collect(),
     })
 }
 
-/// Whether no name occurs twice.
-fn unique<'a>(place: &str, names: impl Iterator<Item = &'a String>) -> Result<(), String> {
+/// Checks that no name occurs twice.
+fn unique<'a>(place: &'static str, names: impl Iterator<Item = &'a String>) -> Result<(), Defect> {
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(format!("{place}: {name:?} occurs twice"));
+            let name = name.clone();
+            return Err(Defect::Twice { place, name });
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! The generator: `sluice gen` in a process of its own, so that it can run in any namespace and on
 //! any core, and takes its hugepages with it when it ends.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use traffic::report::Report;
 use traffic::spec::Spec;
@@ -12,16 +12,63 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest text of its own that an error quotes, bytes.
 const QUOTED: usize = 500;
 
+/// Why a generator has no report.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of it cannot be written or read.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// What it is asked for cannot be written.
+    #[error(transparent)]
+    Spec(serde_json::Error),
+    /// It cannot be started.
+    #[error("the generator does not start: {0}")]
+    Start(std::io::Error),
+    /// It cannot be waited for.
+    #[error("the generator: {0}")]
+    Wait(std::io::Error),
+    /// The run is to end.
+    #[error("the run was ended")]
+    Stopped,
+    /// It takes too long; the end of what it said.
+    #[error("the generator has not ended: {0}")]
+    Late(String),
+    /// It failed.
+    #[error("the generator ended with {status}: {said}")]
+    Failed {
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of what it said.
+        said: String,
+    },
+    /// What it printed is no report.
+    #[error("the generator's report is not one: {0}")]
+    Report(serde_json::Error),
+}
+
+/// Returns what makes an error of the system one about the file at `path`.
+fn file(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::File {
+        path: path.display().to_string(),
+        error,
+    }
+}
+
 /// Starts generators.
 pub trait Generate {
     /// Starts one in a namespace (as `ip netns` names it), or in the lab's own.
-    fn start(&mut self, spec: &Spec, namespace: Option<&str>) -> Result<Box<dyn Sending>, String>;
+    fn start(&mut self, spec: &Spec, namespace: Option<&str>) -> Result<Box<dyn Sending>, Error>;
 }
 
 /// A generator that runs. Dropping it ends it.
 pub trait Sending {
-    /// Waits for its end. Returns an error if `stop` says so meanwhile, and kills it.
-    fn finish(self: Box<Self>, stop: &dyn Fn() -> bool) -> Result<Report, String>;
+    /// Waits for its end. Fails if `stop` says so meanwhile, and kills it.
+    fn finish(self: Box<Self>, stop: &dyn Fn() -> bool) -> Result<Report, Error>;
 }
 
 /// `sluice gen`.
@@ -37,15 +84,13 @@ pub struct Own {
 }
 
 impl Generate for Own {
-    fn start(&mut self, spec: &Spec, namespace: Option<&str>) -> Result<Box<dyn Sending>, String> {
+    fn start(&mut self, spec: &Spec, namespace: Option<&str>) -> Result<Box<dyn Sending>, Error> {
         self.count += 1;
         let path = |kind: &str| self.directory.join(format!("gen-{}.{kind}", self.count));
         let (input, output, errors) = (path("spec"), path("report"), path("log"));
-        let create = |path: &PathBuf| {
-            std::fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let text = serde_json::to_string(spec).map_err(|error| error.to_string())?;
-        std::fs::write(&input, text).map_err(|error| format!("{}: {error}", input.display()))?;
+        let create = |path: &Path| std::fs::File::create(path).map_err(file(path));
+        let text = serde_json::to_string(spec).map_err(Error::Spec)?;
+        std::fs::write(&input, text).map_err(file(&input))?;
         let mut command = match namespace {
             None => Command::new(&self.program),
             Some(namespace) => {
@@ -66,7 +111,7 @@ impl Generate for Own {
             .stdout(create(&output)?)
             .stderr(create(&errors)?)
             .spawn()
-            .map_err(|error| format!("the generator does not start: {error}"))?;
+            .map_err(Error::Start)?;
         let limit = spec.seconds + spec.warm_up + spec.drain;
         Ok(Box::new(Process {
             child,
@@ -85,30 +130,25 @@ struct Process {
 }
 
 impl Sending for Process {
-    fn finish(mut self: Box<Self>, stop: &dyn Fn() -> bool) -> Result<Report, String> {
+    fn finish(mut self: Box<Self>, stop: &dyn Fn() -> bool) -> Result<Report, Error> {
         let status = loop {
-            let waited = self.child.try_wait();
-            if let Some(status) = waited.map_err(|error| format!("the generator: {error}"))? {
+            if let Some(status) = self.child.try_wait().map_err(Error::Wait)? {
                 break status;
             }
             if stop() {
-                return Err("the run was ended".into());
+                return Err(Error::Stopped);
             }
             if Instant::now() > self.until {
-                return Err(format!("the generator has not ended: {}", self.said()));
+                return Err(Error::Late(self.said()));
             }
             std::thread::sleep(Duration::from_millis(5));
         };
         if !status.success() {
-            return Err(format!(
-                "the generator ended with {status}: {}",
-                self.said()
-            ));
+            let said = self.said();
+            return Err(Error::Failed { status, said });
         }
-        let text = std::fs::read_to_string(&self.output)
-            .map_err(|error| format!("{}: {error}", self.output.display()))?;
-        serde_json::from_str(&text)
-            .map_err(|error| format!("the generator's report is not one: {error}"))
+        let text = std::fs::read_to_string(&self.output).map_err(file(&self.output))?;
+        serde_json::from_str(&text).map_err(Error::Report)
     }
 }
 
@@ -189,14 +229,16 @@ mod tests {
             .start(&spec(), None)
             .unwrap()
             .finish(&|| false)
-            .unwrap_err();
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("exit status: 3: no such port"), "{error}");
         let mut own = generator(directory.path(), "echo nonsense");
         let error = own
             .start(&spec(), None)
             .unwrap()
             .finish(&|| false)
-            .unwrap_err();
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("report is not one"), "{error}");
         let mut own = generator(directory.path(), "exec sleep 100");
         let error = own
@@ -204,6 +246,6 @@ mod tests {
             .unwrap()
             .finish(&|| true)
             .unwrap_err();
-        assert!(error.contains("was ended"), "{error}");
+        assert!(matches!(error, Error::Stopped), "{error}");
     }
 }

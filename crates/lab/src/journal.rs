@@ -1,6 +1,10 @@
 //! The journal of a run: what it has measured so far, a JSON object a line, each on disk before the
 //! next window begins. A run that was killed is resumed from it and loses one window at most.
 
+mod error;
+
+pub use self::error::Mismatch;
+
 use crate::Error;
 use crate::lines::Line;
 use crate::results::Value;
@@ -124,18 +128,14 @@ impl Journal {
     ) -> Result<(Journal, Vec<Entry>), Error> {
         let path = directory.join(NAME);
         let problem = |error| Error::file("write", &path, error);
-        let refuse = |what: String| Error::Resume {
+        let refuse = |mismatch| Error::Resume {
             directory: directory.display().to_string(),
-            what,
+            mismatch,
         };
         std::fs::create_dir_all(directory)
             .map_err(|error| Error::file("make", directory, error))?;
         if path.exists() && !resume {
-            return Err(Error::Run(format!(
-                "{} has a run already: go on with it (--resume), or choose another directory \
-                 (--output)",
-                directory.display()
-            )));
+            return Err(Error::HasRun(directory.display().to_string()));
         }
         let mut options = OpenOptions::new();
         let mut file = options
@@ -158,10 +158,7 @@ impl Journal {
         match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::Run(format!(
-                    "{} is written by a run",
-                    path.display()
-                )));
+                return Err(Error::Busy(path.display().to_string()));
             }
             Err(TryLockError::Error(error)) => return Err(problem(error)),
         }
@@ -181,10 +178,10 @@ impl Journal {
                 Ok((journal, vec![entry]))
             }
             Some(Entry::Run(before)) => {
-                differs(before, &header).map_or(Ok(()), |what| Err(refuse(what)))?;
+                differs(before, &header).map_or(Ok(()), |mismatch| Err(refuse(mismatch)))?;
                 Ok((journal, entries))
             }
-            Some(_) => Err(refuse(format!("{NAME} does not begin as one"))),
+            Some(_) => Err(refuse(Mismatch::Beginning)),
         }
     }
 
@@ -201,7 +198,7 @@ impl Journal {
 }
 
 /// Entries of whole lines, and how many bytes those are.
-fn entries(text: &[u8]) -> Result<(Vec<Entry>, usize), String> {
+fn entries(text: &[u8]) -> Result<(Vec<Entry>, usize), Mismatch> {
     let whole = text
         .iter()
         .rposition(|byte| *byte == b'\n')
@@ -210,22 +207,19 @@ fn entries(text: &[u8]) -> Result<(Vec<Entry>, usize), String> {
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty());
     let parse = |(number, line)| {
-        serde_json::from_slice(line)
-            .map_err(|error| format!("{NAME}: line {}: {error}", number + 1))
+        serde_json::from_slice(line).map_err(|error| Mismatch::Line {
+            number: number + 1,
+            error,
+        })
     };
-    Ok((
-        lines
-            .enumerate()
-            .map(parse)
-            .collect::<Result<_, String>>()?,
-        whole,
-    ))
+    let entries = lines.enumerate().map(parse);
+    Ok((entries.collect::<Result<_, Mismatch>>()?, whole))
 }
 
 /// Says how a run is not the same as before.
-fn differs(before: &Header, now: &Header) -> Option<String> {
-    let words = |what: &str, before: String, now: String| {
-        (before != now).then(|| format!("it was made with {what} {before}, and this is {now}"))
+fn differs(before: &Header, now: &Header) -> Option<Mismatch> {
+    let words = |what, before: String, now: String| {
+        (before != now).then_some(Mismatch::Differs { what, before, now })
     };
     let some = |value: Option<String>| value.unwrap_or_else(|| "as the experiments say".into());
     words("mode", before.mode.clone(), now.mode.clone())
@@ -238,7 +232,7 @@ fn differs(before: &Header, now: &Header) -> Option<String> {
                 .experiments
                 .iter()
                 .find(|(id, text)| before.experiments[*id] != **text);
-            other.map(|(id, _)| format!("experiment {id} has been changed since"))
+            other.map(|(id, _)| Mismatch::Experiment(id.clone()))
         })
         .or_else(|| {
             words(

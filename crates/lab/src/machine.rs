@@ -450,7 +450,7 @@ pub fn ways(between_ns: &[f64]) -> Option<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::speed::Reading;
+    use crate::speed::{ProbeError, Reading};
 
     /// A host with these files, and the directory that they are in.
     pub(crate) fn host(files: &[(&str, &str)]) -> (Host, tempfile::TempDir) {
@@ -592,7 +592,7 @@ pub(crate) mod tests {
     fn this_host_can_be_measured() {
         struct Still;
         impl Probe for Still {
-            fn look(&mut self, _: usize) -> Result<Reading, String> {
+            fn look(&mut self, _: usize) -> Result<Reading, ProbeError> {
                 Ok(Reading {
                     additions: 1.0,
                     memory_ns: 70.0,

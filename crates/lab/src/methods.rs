@@ -5,6 +5,7 @@
 //! device whose capacity is known.
 
 pub mod back_to_back;
+mod error;
 pub mod flow_setup;
 pub mod latency;
 pub mod load;
@@ -16,30 +17,31 @@ pub mod soak;
 pub mod throughput;
 pub mod tst009;
 
+pub use self::error::Error;
+
 use crate::changes::Changes;
 use std::collections::BTreeMap;
 
 /// Offers load to a device under test.
 pub trait Trial {
-    /// Offers so many packets per second, or as many as can be sent, for so many seconds. An error
-    /// says why nothing was measured.
-    fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, String>;
+    /// Offers so many packets per second, or as many as can be sent, for so many seconds.
+    fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, Error>;
 
     /// Sends bursts of so many frames, as fast as they can be sent, so far apart that queues empty
     /// between them.
-    fn burst(&mut self, _frames: u64, _repeats: u32) -> Result<Outcome, String> {
-        Err("this generator sends no bursts".into())
+    fn burst(&mut self, _frames: u64, _repeats: u32) -> Result<Outcome, Error> {
+        Err(Error::NoBursts)
     }
 
     /// Offers `rates.0` packets per second for `times.0` seconds, then at once `rates.1` for
     /// `times.1`, in one schedule.
-    fn step(&mut self, _rates: (f64, f64), _times: (f64, f64)) -> Result<Stepped, String> {
-        Err("this generator changes no rate".into())
+    fn step(&mut self, _rates: (f64, f64), _times: (f64, f64)) -> Result<Stepped, Error> {
+        Err(Error::NoSteps)
     }
 
     /// Changes rules while packets pass, as often as `seconds` allow.
-    fn changes(&mut self, _seconds: f64) -> Result<Changes, String> {
-        Err("rules cannot be changed here while packets pass".into())
+    fn changes(&mut self, _seconds: f64) -> Result<Changes, Error> {
+        Err(Error::NoChanges)
     }
 }
 
@@ -342,7 +344,7 @@ impl Method {
     }
 
     /// Measures.
-    pub fn measure(self, trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+    pub fn measure(self, trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
         let mut trial = Counted { trial, count: 0 };
         let mut found = match self {
             Method::Throughput => throughput::measure(&mut trial, limits),
@@ -356,9 +358,7 @@ impl Method {
             Method::Tst009 => tst009::measure(&mut trial, limits),
             Method::Soak => soak::measure(&mut trial, limits),
             Method::FlowSetup => flow_setup::measure(&mut trial, limits),
-            Method::Program | Method::Simulation | Method::Host => {
-                Err("is measured outside".into())
-            }
+            Method::Program | Method::Simulation | Method::Host => Err(Error::Outside),
         }?;
         found.trials = trial.count;
         Ok(found)
@@ -372,22 +372,22 @@ struct Counted<'a> {
 }
 
 impl Trial for Counted<'_> {
-    fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+    fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
         self.count += 1;
         self.trial.run(offered_pps, seconds)
     }
 
-    fn burst(&mut self, frames: u64, repeats: u32) -> Result<Outcome, String> {
+    fn burst(&mut self, frames: u64, repeats: u32) -> Result<Outcome, Error> {
         self.count += 1;
         self.trial.burst(frames, repeats)
     }
 
-    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, String> {
+    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, Error> {
         self.count += 1;
         self.trial.step(rates, times)
     }
 
-    fn changes(&mut self, seconds: f64) -> Result<Changes, String> {
+    fn changes(&mut self, seconds: f64) -> Result<Changes, Error> {
         self.count += 1;
         self.trial.changes(seconds)
     }
@@ -446,13 +446,13 @@ mod tests {
     fn a_trial_that_fails_is_the_answer() {
         struct Broken;
         impl Trial for Broken {
-            fn run(&mut self, _: Option<f64>, _: f64) -> Result<Outcome, String> {
-                Err("no carrier".into())
+            fn run(&mut self, _: Option<f64>, _: f64) -> Result<Outcome, Error> {
+                Err(Error::Trial("no carrier".into()))
             }
         }
         for (name, method) in METHODS {
             let error = method.measure(&mut Broken, &limits()).unwrap_err();
-            assert!(!error.is_empty(), "{name}");
+            assert!(!error.to_string().is_empty(), "{name}");
         }
     }
 

@@ -4,6 +4,10 @@
 //! `bench/lab_slicing.py`, `bench/lab_steering.py`), for what they set up is set up by the
 //! developers' benchmarks already.
 
+mod error;
+
+pub use self::error::{Error, Misdeed};
+
 use crate::lines::Line;
 use crate::subjects::beside;
 use std::io::{BufRead, BufReader};
@@ -46,29 +50,26 @@ pub struct Request<'a> {
 const STEERING: (&str, (usize, usize)) = ("lab_steering.py", (1, 0));
 
 /// The core of who is measured by a program, and that of all else, in a run with these cores
-/// (workers' first); an error where it has too few.
-pub fn cores(program: &str, cores: &[usize]) -> Result<(usize, usize), String> {
+/// (workers' first).
+pub fn cores(program: &str, cores: &[usize]) -> Result<(usize, usize), Error> {
     match (program == STEERING.0, cores) {
         (true, _) => Ok(STEERING.1),
         (false, &[worker, other, ..]) => Ok((worker, other)),
-        _ => Err("its program needs two cores, and the run has one (--core)".into()),
+        _ => Err(Error::TooFewCores),
     }
 }
 
 /// Finds a program of the lab: in the build tree's `bench`, in `share/sluice/lab/bench` below the
-/// prefix of the installed command, or in `SLUICE_LAB_PROGRAMS`. The error names the places.
-pub fn find(program: &str) -> Result<PathBuf, String> {
+/// prefix of the installed command, or in `SLUICE_LAB_PROGRAMS`.
+pub fn find(program: &str) -> Result<PathBuf, Error> {
     if program.contains('/') || !program.ends_with(".py") {
-        return Err(format!(
-            "settings.program: {program:?} is not the name of a program of the lab \
-             (lab_forwarding.py, lab_slicing.py, lab_steering.py)"
-        ));
+        return Err(Error::Name(program.to_owned()));
     }
     let mut places: Vec<PathBuf> = std::env::var_os("SLUICE_LAB_PROGRAMS")
         .into_iter()
         .map(PathBuf::from)
         .collect();
-    let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    let own = std::env::current_exe().map_err(Error::OwnPath)?;
     // bin/sluice; target/release/sluice.
     places.extend(
         own.ancestors()
@@ -76,16 +77,12 @@ pub fn find(program: &str) -> Result<PathBuf, String> {
             .take(4)
             .flat_map(|at| [at.join("bench"), at.join("share/sluice/lab/bench")]),
     );
-    let found = places.iter().map(|place| place.join(program));
+    let mut found = places.iter().map(|place| place.join(program));
     found
-        .into_iter()
         .find(|path| path.is_file())
-        .ok_or_else(|| {
-            let places: Vec<String> = places.iter().map(|at| at.display().to_string()).collect();
-            format!(
-                "{program} is in none of {}: SLUICE_LAB_PROGRAMS says where",
-                places.join(", ")
-            )
+        .ok_or_else(|| Error::NotFound {
+            program: program.to_owned(),
+            places: places.clone(),
         })
 }
 
@@ -106,13 +103,22 @@ pub fn run(
     log: &Path,
     stop: &AtomicBool,
     mut on_line: impl FnMut(Line),
-) -> Result<(), String> {
-    let wrong = |what: &str, error: std::io::Error| format!("{}: {what}: {error}", path.display());
+) -> Result<(), Error> {
+    let wrong = |what| {
+        move |error| Error::Process {
+            path: path.display().to_string(),
+            what,
+            error,
+        }
+    };
     let errors = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(log)
-        .map_err(|error| format!("{}: {error}", log.display()))?;
+        .map_err(|error| Error::Log {
+            path: log.display().to_string(),
+            error,
+        })?;
     // A run that goes on has what the program said before.
     let said_before = errors.metadata().map_or(0, |metadata| metadata.len());
     let mut command = Command::new(path);
@@ -138,12 +144,12 @@ pub fn run(
         .stderr(Stdio::from(errors))
         .env(request.mark.0, request.mark.1)
         .process_group(0);
-    let mut child = command.spawn().map_err(|error| wrong("start", error))?;
+    let mut child = command.spawn().map_err(wrong("start"))?;
     let pid = child.id() as libc::pid_t;
     let Some(output) = child.stdout.take() else {
-        return Err(format!("{}: no output", path.display()));
+        return Err(Error::NoOutput(path.display().to_string()));
     };
-    let (sender, lines) = std::sync::mpsc::sync_channel::<Result<Line, String>>(1024);
+    let (sender, lines) = std::sync::mpsc::sync_channel::<Result<Line, Misdeed>>(1024);
     let reader = std::thread::spawn(move || {
         let mut output = BufReader::new(output);
         loop {
@@ -153,8 +159,8 @@ pub fn run(
                 Ok(_) if text.trim().is_empty() => {}
                 Ok(_) => {
                     let line = serde_json::from_str(&text).map_err(|error| {
-                        let shown: String = text.chars().take(80).collect();
-                        format!("{shown:?} is not a cell: {error}")
+                        let line = text.chars().take(80).collect();
+                        Misdeed::Line { line, error }
                     });
                     if sender.send(line).is_err() {
                         return;
@@ -173,21 +179,20 @@ pub fn run(
                     on_line(line);
                 }
             }
-            Ok(Err(text)) => problem = problem.or(Some(text)),
+            Ok(Err(misdeed)) => problem = problem.or(Some(misdeed)),
             Err(_) => {}
         }
-        if let Some(status) = child.try_wait().map_err(|error| wrong("wait", error))? {
+        if let Some(status) = child.try_wait().map_err(wrong("wait"))? {
             break status;
         }
         let over = began.elapsed() > request.limit;
         let flooded = count > LINES_MAX;
         if flooded {
-            problem = problem.or(Some(format!("printed more than {LINES_MAX} lines")));
+            problem = problem.or(Some(Misdeed::TooManyLines));
         }
         if asked.is_none() && (over || flooded || stop.load(Ordering::Relaxed)) {
             if over {
-                let limit = request.limit.as_secs();
-                problem = problem.or(Some(format!("was not done within {limit} s")));
+                problem = problem.or(Some(Misdeed::Late(request.limit.as_secs())));
             }
             asked = Some(Instant::now());
             // SAFETY: a signal to a child that has not been waited for; no memory is involved.
@@ -209,21 +214,19 @@ pub fn run(
     {
         match line {
             Ok(line) => on_line(line),
-            Err(text) => problem = problem.or(Some(text)),
+            Err(misdeed) => problem = problem.or(Some(misdeed)),
         }
     }
     if reader.is_finished() {
         let _ = reader.join();
     }
     match problem {
-        Some(text) => Err(format!("{}: {text}", request.program)),
+        Some(misdeed) => Err(Error::Misdeed {
+            program: request.program.to_owned(),
+            misdeed,
+        }),
         None if stop.load(Ordering::Relaxed) || status.success() => Ok(()),
-        None => Err(format!(
-            "{} ended with {status}: {}see {}",
-            request.program,
-            last_line(log, said_before).map_or(String::new(), |line| format!("{line}; ")),
-            log.display()
-        )),
+        None => Err(Error::ended(request.program, status, log, said_before)),
     }
 }
 
@@ -291,7 +294,8 @@ mod tests {
         let stop = AtomicBool::new(false);
         let failure = |body: &str, limit| {
             let path = script(directory.path(), body);
-            run(&path, &request(limit), &log, &stop, |_| {}).unwrap_err()
+            let ran = run(&path, &request(limit), &log, &stop, |_| {});
+            ran.unwrap_err().to_string()
         };
         let long = Duration::from_secs(60);
         let text = failure("echo no JSON", long);
@@ -321,22 +325,16 @@ mod tests {
 
     #[test]
     fn programs_have_the_runs_cores() {
-        assert_eq!(cores("lab_slicing.py", &[5, 4, 1]), Ok((5, 4)));
-        assert_eq!(cores("lab_steering.py", &[5]), Ok((1, 0)));
-        assert!(
-            cores("lab_slicing.py", &[5])
-                .unwrap_err()
-                .contains("--core")
-        );
+        assert_eq!(cores("lab_slicing.py", &[5, 4, 1]).unwrap(), (5, 4));
+        assert_eq!(cores("lab_steering.py", &[5]).unwrap(), (1, 0));
+        let few = cores("lab_slicing.py", &[5]).unwrap_err().to_string();
+        assert!(few.contains("--core"), "{few}");
     }
 
     #[test]
     fn programs_are_found_by_name_only() {
-        assert!(find("../evil.py").unwrap_err().contains("not the name"));
-        assert!(
-            find("no_such.py")
-                .unwrap_err()
-                .contains("SLUICE_LAB_PROGRAMS")
-        );
+        let error = |program| find(program).unwrap_err().to_string();
+        assert!(error("../evil.py").contains("not the name"));
+        assert!(error("no_such.py").contains("SLUICE_LAB_PROGRAMS"));
     }
 }

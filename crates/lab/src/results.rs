@@ -322,6 +322,29 @@ impl From<&str> for Value {
     }
 }
 
+/// Why a text is no results.
+#[derive(Debug, thiserror::Error)]
+pub enum BadResults {
+    /// It is no JSON, or a field is missing or of another type.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// Its layout is of this other version.
+    #[error("its layout is version {0}, and this program reads {SCHEMA}")]
+    Version(u32),
+}
+
+fn parse(text: &str) -> Result<Results, BadResults> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u32,
+    }
+    let version: Version = serde_json::from_str(text)?;
+    match version.schema {
+        SCHEMA => Ok(serde_json::from_str(text)?),
+        other => Err(BadResults::Version(other)),
+    }
+}
+
 impl Results {
     /// Reads `results.json`, or that of a directory.
     pub fn read(path: &Path) -> Result<Results, Error> {
@@ -332,23 +355,10 @@ impl Results {
         };
         let text =
             std::fs::read_to_string(&file).map_err(|error| Error::file("read", &file, error))?;
-        let wrong = |what: String| Error::Results {
+        parse(&text).map_err(|error| Error::Results {
             file: file.display().to_string(),
-            what,
-        };
-        #[derive(Deserialize)]
-        struct Version {
-            schema: u32,
-        }
-        let version: Version =
-            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if version.schema != SCHEMA {
-            return Err(wrong(format!(
-                "its layout is version {}, and this program reads {SCHEMA}",
-                version.schema
-            )));
-        }
-        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+            error,
+        })
     }
 
     /// Writes `results.json` into a directory, in one step: whoever reads it meanwhile gets the

@@ -14,7 +14,7 @@ use crate::guests::{self, Guests};
 use crate::journal::{Entry, Header, Journal, Window};
 use crate::lines::{self, Line};
 use crate::machine::{self, Host};
-use crate::methods::{Limits, Method};
+use crate::methods::{self, Limits, Method};
 use crate::place;
 use crate::program;
 use crate::results::{self, Cell, Figure, Made, Results, SCHEMA, State, Value, Windows};
@@ -23,7 +23,7 @@ use crate::settings::{GuestKind, Settings};
 use crate::simulation;
 use crate::speed::{self, Probe};
 use crate::statistics;
-use crate::subject::{Place, Running, Subject};
+use crate::subject::{self, Place, Running, Subject};
 use crate::trial::{self, Live, Physical, Setup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -261,10 +261,10 @@ pub fn run(
 /// Says what is wrong before anything is started.
 fn check(experiments: &[Experiment], options: &Options, hands: &Hands<'_>) -> Result<(), Error> {
     if experiments.is_empty() {
-        return Err(Error::Run("there is no experiment to run".into()));
+        return Err(Error::NoExperiments);
     }
     if options.cores.is_empty() {
-        return Err(Error::Run("there is no core to run on".into()));
+        return Err(Error::NoCores);
     }
     let mut there: BTreeSet<&str> = hands.subjects.iter().map(|s| s.id()).collect();
     there.extend(
@@ -274,16 +274,13 @@ fn check(experiments: &[Experiment], options: &Options, hands: &Hands<'_>) -> Re
     );
     for subject in &options.subjects {
         if !there.contains(subject.as_str()) {
-            let names: Vec<_> = there.into_iter().collect();
-            return Err(Error::Unknown(format!(
-                "there is no subject {subject:?}; there are {}",
-                names.join(", ")
-            )));
+            return Err(Error::NoSubject {
+                name: subject.clone(),
+                known: there.into_iter().map(str::to_owned).collect(),
+            });
         }
         if !experiments.iter().any(|e| e.subjects.contains(subject)) {
-            return Err(Error::Unknown(format!(
-                "no experiment measures the subject {subject:?}"
-            )));
+            return Err(Error::NotMeasured(subject.clone()));
         }
     }
     Ok(())
@@ -435,7 +432,7 @@ fn groups<'e>(
     std::fs::create_dir_all(&directory).map_err(|error| Error::file("make", &directory, error))?;
     let mut groups: Vec<Group<'e>> = Vec::new();
     for at in experiment.cells(options.mode) {
-        let settings = experiment.settings(&at).map_err(Error::Run)?;
+        let settings = experiment.settings(&at)?;
         for id in experiment.subjects.iter().filter(|id| wanted(options, id)) {
             let mut cannot = |why: String| {
                 known
@@ -461,7 +458,7 @@ fn groups<'e>(
             let setup = match fits {
                 Ok(setup) => setup,
                 Err(why) => {
-                    cannot(why);
+                    cannot(why.to_string());
                     continue;
                 }
             };
@@ -565,7 +562,8 @@ fn visit(
     // Guests end before the switch does.
     let guests = match guests(&todo[0].2, running.as_ref(), hands.place) {
         Ok(guests) => guests,
-        Err(why) => {
+        Err(error) => {
+            let why = format!("guests do not start: {error}");
             for (at, ..) in &todo {
                 record(
                     Window {
@@ -588,12 +586,10 @@ fn visit(
         let begun = Instant::now();
         let applied = match setup.plan.job == *job {
             true => Ok(()),
-            false => running
-                .apply(&setup.plan.job)
-                .map_err(|error| error.to_string()),
+            false => running.apply(&setup.plan.job),
         };
         job = &setup.plan.job;
-        let found = applied.and_then(|()| {
+        let found = applied.map_err(WindowError::from).and_then(|()| {
             measure(
                 group.experiment,
                 options,
@@ -636,14 +632,15 @@ fn visit(
                 };
                 (window, text)
             }
-            Err(why) => (
-                Window {
+            Err(error) => {
+                let why = error.to_string();
+                let window = Window {
                     missing: Some(why.clone()),
                     seconds,
                     ..blank(at)
-                },
-                why,
-            ),
+                };
+                (window, why)
+            }
         };
         record(window, known)?;
         (hands.progress)(&format!(
@@ -664,21 +661,31 @@ fn visit(
 }
 
 /// Starts the guests of a setup, if it has any.
-fn guests(setup: &Setup, running: &dyn Running, place: &Place) -> Result<Option<Guests>, String> {
+fn guests(
+    setup: &Setup,
+    running: &dyn Running,
+    place: &Place,
+) -> Result<Option<Guests>, subject::Error> {
     if setup.guests.is_empty() {
         return Ok(None);
     }
     let (core, beside) = (setup.guests_core, setup.core);
-    Guests::start(
-        place,
-        &running.ends(),
-        &setup.guests,
-        setup.kind,
-        core,
-        beside,
-    )
-    .map(Some)
-    .map_err(|error| format!("guests do not start: {error}"))
+    let ends = running.ends();
+    Guests::start(place, &ends, &setup.guests, setup.kind, core, beside).map(Some)
+}
+
+/// Why a window has no figures.
+#[derive(Debug, thiserror::Error)]
+enum WindowError {
+    /// The switch does not take what the cell asks for.
+    #[error(transparent)]
+    Job(#[from] subject::Error),
+    /// The machine's speed is not known.
+    #[error(transparent)]
+    Probe(#[from] speed::ProbeError),
+    /// The method has measured nothing.
+    #[error(transparent)]
+    Method(#[from] methods::Error),
 }
 
 /// Measures a window, bracketed by looks at the machine's speed.
@@ -689,7 +696,7 @@ fn measure(
     setup: &Setup,
     running: &mut dyn Running,
     hands: &mut Hands<'_>,
-) -> Result<speed::Window<crate::methods::Found>, String> {
+) -> Result<speed::Window<methods::Found>, WindowError> {
     let method = experiment.method();
     let limits = Limits {
         seconds: options.seconds.unwrap_or(experiment.seconds(options.mode)),
@@ -723,7 +730,7 @@ fn measure(
             generator,
             stop,
         };
-        method.measure(&mut live, &limits)
+        Ok(method.measure(&mut live, &limits)?)
     })
 }
 
@@ -748,6 +755,17 @@ fn show(figures: &BTreeMap<String, f64>, experiment: &Experiment) -> String {
         .take(3)
         .collect();
     shown.join(", ")
+}
+
+/// Why an experiment without trials has not been measured.
+#[derive(Debug, thiserror::Error)]
+enum OutsideError {
+    /// It has not been simulated.
+    #[error(transparent)]
+    Simulation(#[from] simulation::Error),
+    /// Its program has failed.
+    #[error(transparent)]
+    Program(#[from] program::Error),
 }
 
 /// Measures an experiment by a program or a simulation.
@@ -812,6 +830,7 @@ fn outside(
         Method::Simulation => {
             // Draws of five-tuples take the place of rounds; a quick run has enough of them.
             let lines = simulation::run(&experiment.id, u64::from(rounds) * 4);
+            let lines = lines.map_err(OutsideError::from);
             lines.map(|lines| lines.into_iter().for_each(&mut accept))
         }
         Method::Host => {
@@ -824,7 +843,7 @@ fn outside(
             }
             Ok(())
         }
-        _ => run_program(experiment, options, rounds, hands, accept),
+        _ => run_program(experiment, options, rounds, hands, accept).map_err(OutsideError::from),
     };
     if let Some(problem) = problem {
         return Err(problem);
@@ -839,7 +858,7 @@ fn outside(
     ways.extend(pair.and_then(|(one, other)| hands.probe.between(one, other)));
     known.ways.insert(experiment.id.clone(), ways);
     let seconds = begun.elapsed().as_secs_f64();
-    let failed = outcome.err();
+    let failed = outcome.err().map(|error| error.to_string());
     if let Some(why) = &failed {
         (hands.progress)(&format!("{}: {why}", experiment.id));
     }
@@ -863,10 +882,10 @@ fn run_program(
     rounds: u32,
     hands: &mut Hands<'_>,
     accept: impl FnMut(Line),
-) -> Result<(), String> {
+) -> Result<(), program::Error> {
     let name = match experiment.settings.get("program") {
         Some(Value::Text(name)) => name.as_str(),
-        _ => return Err("settings.program is not a name".into()),
+        _ => return Err(program::Error::NotText),
     };
     let cores = program::cores(name, &options.cores)?;
     let path = program::find(name)?;
@@ -913,9 +932,7 @@ fn run_program(
             stopped.store((hands.stop)(), Ordering::Relaxed);
         }
         receiver.try_iter().for_each(accept);
-        runner
-            .join()
-            .unwrap_or_else(|_| Err("the program's thread has failed".into()))
+        runner.join().unwrap_or(Err(program::Error::Panicked))
     })
 }
 

@@ -1,5 +1,9 @@
 //! The settings of a cell: what an experiment's `settings` and `sweep` may name.
 
+mod error;
+
+pub use self::error::{BadSetting, Defect};
+
 use crate::results::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -266,22 +270,20 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads settings; an error names the setting, its value and what there is.
-    pub fn of(values: &BTreeMap<String, Value>) -> Result<Settings, String> {
+    /// Reads settings.
+    pub fn of(values: &BTreeMap<String, Value>) -> Result<Settings, BadSetting> {
         let mut settings = Settings::default();
         for (name, value) in values {
             settings
                 .set(name, value)
-                .map_err(|what| format!("{name}: {what}"))?;
+                .map_err(|defect| defect.of(name))?;
         }
         if let Some(chain) = values.get("chain") {
-            let chain = whole(chain, 0, MOST_THROUGH as u64)? as usize;
-            if ![0, chain].contains(&settings.path.through) {
-                return Err(format!(
-                    "chain: {chain}, but the path {} has {} guests between its ends",
-                    settings.path.name(),
-                    settings.path.through
-                ));
+            let chain = whole(chain, 0, MOST_THROUGH as u64);
+            let chain = chain.map_err(|defect| defect.of("chain"))? as usize;
+            let path = settings.path;
+            if ![0, chain].contains(&path.through) {
+                return Err(Defect::Chain { chain, path }.of("chain"));
             }
             settings.path.through = chain;
         }
@@ -289,11 +291,11 @@ impl Settings {
     }
 
     /// Says what does not go together, where all settings of a cell are known.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), BadSetting> {
         for (name, file) in [("openflow", &self.openflow), ("capture", &self.capture)] {
             match (self.job == JobKind::Given, file) {
-                (true, None) => return Err(format!("{name}: job: given needs a file")),
-                (false, Some(_)) => return Err(format!("{name}: is for job: given")),
+                (true, None) => return Err(Defect::NeedsFile.of(name)),
+                (false, Some(_)) => return Err(Defect::OnlyGiven.of(name)),
                 _ => {}
             }
         }
@@ -303,19 +305,19 @@ impl Settings {
             physical += self.outputs - 1;
         }
         let enough = |name: &str, devices: &[String]| match devices.len() < physical {
-            true => Err(format!(
-                "{name}: the path {} has {physical} physical ports, and {} devices are named: {}",
-                self.path.name(),
-                devices.len(),
-                devices.join(" ")
-            )),
+            true => Err(Defect::TooFewDevices {
+                path: self.path,
+                physical,
+                devices: devices.to_vec(),
+            }
+            .of(name)),
             false => Ok(()),
         };
         if self.ports != Ports::Devices {
             return match (&self.devices[..], &self.peers[..]) {
                 ([], []) => Ok(()),
-                ([], _) => Err("peers: is for ports: devices".into()),
-                _ => Err("devices: is for ports: devices".into()),
+                ([], _) => Err(Defect::OnlyDevices.of("peers")),
+                _ => Err(Defect::OnlyDevices.of("devices")),
             };
         }
         enough("devices", &self.devices)?;
@@ -324,21 +326,16 @@ impl Settings {
         }
         enough("peers", &self.peers)?;
         match self.peers.iter().find(|peer| self.devices.contains(peer)) {
-            Some(peer) => Err(format!("peers: {peer} is one of the devices, too")),
+            Some(peer) => Err(Defect::AlsoDevice(peer.clone()).of("peers")),
             None => Ok(()),
         }
     }
 
-    fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
+    fn set(&mut self, name: &str, value: &Value) -> Result<(), Defect> {
         match name {
             "path" => {
                 let text = value.to_string();
-                self.path = Path::of(&text).ok_or_else(|| {
-                    format!(
-                        "there is no {text:?}; there are p-p, p-v, v-p and v-v, and these with up \
-                         to {MOST_THROUGH} guests (v) between, such as p-v-v-p"
-                    )
-                })?;
+                self.path = Path::of(&text).ok_or(Defect::Path(text))?;
             }
             // It changes the path, when that is known.
             "chain" => drop(whole(value, 0, MOST_THROUGH as u64)?),
@@ -403,48 +400,40 @@ impl Settings {
             "most" => self.most = number(value, 1e-6, 1000.0)? * 1e6,
             "loss" => self.loss = number(value, 0.0, 99.0)? / 100.0,
             "width" => self.width = number(value, 0.01, 50.0)? / 100.0,
-            _ => {
-                return Err(format!(
-                    "there is no such setting; there are {}",
-                    NAMES.join(", ")
-                ));
-            }
+            _ => return Err(Defect::Unknown),
         }
         Ok(())
     }
 }
 
-fn word<T: Copy>(value: &Value, words: &[(&str, T)]) -> Result<T, String> {
+fn word<T: Copy>(value: &Value, words: &[(&'static str, T)]) -> Result<T, Defect> {
     let text = value.to_string();
     match words.iter().find(|(name, _)| *name == text) {
         Some((_, value)) => Ok(*value),
         None => {
-            let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
-            Err(format!(
-                "there is no {text:?}; there are {}",
-                names.join(", ")
-            ))
+            let words = words.iter().map(|(name, _)| *name).collect();
+            Err(Defect::Word { text, words })
         }
     }
 }
 
 /// A file, which is looked at when it is used.
-fn file(value: &Value) -> Result<PathBuf, String> {
+fn file(value: &Value) -> Result<PathBuf, Defect> {
     match value {
         // DPDK's list of a device's arguments has commas.
         Value::Text(text) if !text.is_empty() && !text.contains([',', '"']) => Ok(text.into()),
-        _ => Err(format!("{:?} is no name of a file", value.to_string())),
+        _ => Err(Defect::File(value.to_string())),
     }
 }
 
 /// Names of devices, parted by blanks.
-fn names(value: &Value) -> Result<Vec<String>, String> {
+fn names(value: &Value) -> Result<Vec<String>, Defect> {
     let Value::Text(text) = value else {
-        return Err(format!("{:?} is no name of a device", value.to_string()));
+        return Err(Defect::NotDevices(value.to_string()));
     };
     let names: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     if names.is_empty() {
-        return Err("no device is named".into());
+        return Err(Defect::NoDevice);
     }
     let is_name = |name: &str| {
         let fine = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
@@ -452,38 +441,38 @@ fn names(value: &Value) -> Result<Vec<String>, String> {
     };
     for (number, name) in names.iter().enumerate() {
         if !is_name(name) {
-            return Err(format!(
-                "{name:?} is neither an interface's name nor a PCI address"
-            ));
+            return Err(Defect::Device(name.clone()));
         }
         if names[..number].contains(name) {
-            return Err(format!("{name} is named twice"));
+            return Err(Defect::Twice(name.clone()));
         }
     }
     Ok(names)
 }
 
-fn number(value: &Value, least: f64, most: f64) -> Result<f64, String> {
+fn number(value: &Value, least: f64, most: f64) -> Result<f64, Defect> {
     match value {
         Value::Number(number) if (least..=most).contains(number) => Ok(*number),
-        _ => Err(format!(
-            "{:?} is not a number within {least} and {most}",
-            value.to_string()
-        )),
+        _ => Err(Defect::Number {
+            text: value.to_string(),
+            least,
+            most,
+        }),
     }
 }
 
-fn whole(value: &Value, least: u64, most: u64) -> Result<u64, String> {
+fn whole(value: &Value, least: u64, most: u64) -> Result<u64, Defect> {
     match value {
         Value::Number(number)
             if number.fract() == 0.0 && (least as f64..=most as f64).contains(number) =>
         {
             Ok(*number as u64)
         }
-        _ => Err(format!(
-            "{:?} is not a whole number within {least} and {most}",
-            value.to_string()
-        )),
+        _ => Err(Defect::Whole {
+            text: value.to_string(),
+            least,
+            most,
+        }),
     }
 }
 
@@ -492,7 +481,8 @@ mod tests {
     use super::*;
 
     fn of(name: &str, value: impl Into<Value>) -> Result<Settings, String> {
-        Settings::of(&BTreeMap::from([(name.to_string(), value.into())]))
+        let values = BTreeMap::from([(name.to_string(), value.into())]);
+        Settings::of(&values).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -519,10 +509,14 @@ mod tests {
         let given = settings(&whole).unwrap();
         assert_eq!(given.capture.as_deref(), Some("in.pcap".as_ref()));
         assert_eq!(given.check(), Ok(()));
-        let error = |values: &[(&str, &str)]| settings(values).unwrap().check().unwrap_err();
+        let error = |values: &[(&str, &str)]| {
+            let checked = settings(values).unwrap().check();
+            checked.unwrap_err().to_string()
+        };
         assert_eq!(error(&whole[..2]), "capture: job: given needs a file");
         assert_eq!(error(&whole[1..]), "openflow: is for job: given");
-        assert!(settings(&[("capture", "a,b")]).unwrap_err().contains("a,b"));
+        let error = settings(&[("capture", "a,b")]).unwrap_err();
+        assert_eq!(error, Defect::File("a,b".into()).of("capture"));
     }
 
     #[test]
@@ -561,7 +555,7 @@ mod tests {
         assert_eq!(chained("p-v", 1.0).unwrap(), "p-v-v");
         assert_eq!(chained("p-v-p", 1.0).unwrap(), "p-v-p");
         assert_eq!(chained("v-p", 0.0).unwrap(), "v-p");
-        let error = chained("p-v-p", 2.0).unwrap_err();
+        let error = chained("p-v-p", 2.0).unwrap_err().to_string();
         assert!(
             error.contains("chain: 2") && error.contains("p-v-p has 1"),
             "{error}"
@@ -617,7 +611,7 @@ mod tests {
                 "devices: no device is named",
             ),
         ] {
-            let error = checked(&texts).unwrap_err();
+            let error = checked(&texts).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
         }
     }

@@ -1,6 +1,6 @@
 //! A device under test whose truth is known, for tests of methods.
 
-use crate::methods::{Latency, Outcome, Stepped, Trial};
+use crate::methods::{Error, Latency, Outcome, Stepped, Trial};
 
 /// Random numbers from a seed (SplitMix64).
 pub struct Random(u64);
@@ -101,7 +101,7 @@ impl Device {
 }
 
 impl Trial for Device {
-    fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+    fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
         self.trials += 1;
         self.seconds += seconds;
         let offered = offered.unwrap_or(1e9).min(self.generator * 10.0);
@@ -109,7 +109,7 @@ impl Trial for Device {
     }
 
     /// What is above its capacity is lost, until the change.
-    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, String> {
+    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, Error> {
         let before = self.run(Some(rates.0), times.0)?;
         let after = self.run(Some(rates.1), times.1)?;
         Ok(Stepped {
@@ -120,7 +120,7 @@ impl Trial for Device {
         })
     }
 
-    fn burst(&mut self, frames: u64, _repeats: u32) -> Result<Outcome, String> {
+    fn burst(&mut self, frames: u64, _repeats: u32) -> Result<Outcome, Error> {
         self.trials += 1;
         let rate = self.generator.min(1e9);
         Ok(self.forward(rate, frames as f64, self.queue))

@@ -4,11 +4,11 @@
 use crate::lines::Line;
 use crate::results::Value;
 use std::collections::BTreeMap;
-use steer::cores::{CoreId, CoreTable, Load, Sample, VmId};
-use steer::policy::{Decision, Request, choose};
+use steer::cores::{CoreError, CoreId, CoreTable, Load, Sample, VmId};
+use steer::policy::{Decision, Request, Stay, choose};
 use steer::settings::Settings;
 use steer::simulator::paper::{self, DRAWS, SIZES, Size};
-use steer::simulator::{Mode, Outcome, Scenario, simulate};
+use steer::simulator::{Mode, ScenarioError, simulate};
 
 /// What can be simulated.
 pub const EXPERIMENTS: [&str; 4] = ["C2", "C5", "C6", "C11"];
@@ -23,24 +23,34 @@ const MODES: [(&str, Mode); 3] = [
 /// Intervals of the time series of C11, ns.
 const STEP_NS: u64 = 200_000_000;
 
+/// Why an experiment is not simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is none of [`EXPERIMENTS`].
+    #[error("{} is not simulated: {} are", .0, EXPERIMENTS.join(", "))]
+    Unknown(String),
+    /// The simulator does not accept what it simulates.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The policy's table does not accept the cores.
+    #[error(transparent)]
+    Core(#[from] CoreError),
+    /// The policy does not move the flow of the paper's example.
+    #[error("the flow stays where it is: {0:?}")]
+    Stays(Stay),
+}
+
 /// Runs one of [`EXPERIMENTS`] with this many five-tuples ([`DRAWS`] at most). Each line is one of
-/// them. An error says what cannot be simulated.
-pub fn run(experiment: &str, draws: u64) -> Result<Vec<Line>, String> {
+/// them.
+pub fn run(experiment: &str, draws: u64) -> Result<Vec<Line>, Error> {
     let draws = draws.clamp(1, DRAWS);
     match experiment {
         "C2" => two_flows(draws),
         "C5" => three_flows(draws),
         "C6" => table_two(),
         "C11" => priority_switched(),
-        other => Err(format!(
-            "{other} is not simulated: {} are",
-            EXPERIMENTS.join(", ")
-        )),
+        other => Err(Error::Unknown(other.to_owned())),
     }
-}
-
-fn outcome(scenario: &Scenario) -> Result<Outcome, String> {
-    simulate(scenario).map_err(|error| error.to_string())
 }
 
 fn bytes(size: Size) -> Value {
@@ -61,12 +71,12 @@ fn line<const N: usize, const M: usize>(
 }
 
 /// Two flows, by who assigns them (V-B; figure 7, tables V and VI).
-fn two_flows(draws: u64) -> Result<Vec<Line>, String> {
+fn two_flows(draws: u64) -> Result<Vec<Line>, Error> {
     let mut lines = Vec::new();
     for size in SIZES {
         for (subject, mode) in MODES {
             for draw in 0..draws {
-                let run = outcome(&paper::two_flows(size, mode, draw))?;
+                let run = simulate(&paper::two_flows(size, mode, draw))?;
                 let all: u64 = run.cores.iter().map(|core| core.packets).sum();
                 let most = run.cores.iter().map(|core| core.packets).max();
                 let busiest = most.unwrap_or_default() as f64 / all.max(1) as f64;
@@ -87,12 +97,12 @@ fn two_flows(draws: u64) -> Result<Vec<Line>, String> {
 }
 
 /// Three flows, the first with priority (V-C; table VII).
-fn three_flows(draws: u64) -> Result<Vec<Line>, String> {
+fn three_flows(draws: u64) -> Result<Vec<Line>, Error> {
     let mut lines = Vec::new();
     for size in SIZES {
         for (subject, mode) in &MODES[1..] {
             for draw in 0..draws {
-                let run = outcome(&paper::three_flows(size, *mode, draw))?;
+                let run = simulate(&paper::three_flows(size, *mode, draw))?;
                 for (flow, vm) in run.flows.iter().zip(["VM1 (priority)", "VM2", "VM3"]) {
                     lines.push(line(
                         subject,
@@ -108,19 +118,16 @@ fn three_flows(draws: u64) -> Result<Vec<Line>, String> {
 
 /// The paper's worked example of a choice (table II): core 0 has load 10 and machine 1, core 1
 /// load 50 and machine 2, core 2 load 20, core 3 load 50; a flow for machine 2.
-fn table_two() -> Result<Vec<Line>, String> {
-    let wrong = |error: steer::cores::CoreError| error.to_string();
+fn table_two() -> Result<Vec<Line>, Error> {
     let loads = [10, 50, 20, 50];
-    let mut cores = CoreTable::new(loads.len() as u16, 0).map_err(wrong)?;
+    let mut cores = CoreTable::new(loads.len() as u16, 0)?;
     let samples = loads.map(|load| Sample {
         load: Load::percent(load),
         yielding: Load::ZERO,
     });
-    cores.sample(&samples, 0).map_err(wrong)?;
+    cores.sample(&samples, 0)?;
     for core in 0..2 {
-        cores
-            .vm_started(VmId(core + 1), CoreId(core))
-            .map_err(wrong)?;
+        cores.vm_started(VmId(core + 1), CoreId(core))?;
     }
     let request = Request {
         vm: Some(VmId(2)),
@@ -128,7 +135,7 @@ fn table_two() -> Result<Vec<Line>, String> {
     };
     let chosen = match choose(&cores, request, &Settings::default()) {
         Decision::Use(core, _) => core,
-        Decision::Stay(why) => return Err(format!("the flow stays where it is: {why:?}")),
+        Decision::Stay(why) => return Err(Error::Stays(why)),
     };
     Ok(loads
         .iter()
@@ -145,9 +152,9 @@ fn table_two() -> Result<Vec<Line>, String> {
 }
 
 /// A flow that has priority from 2 s to 4 s, and one beside it that has not.
-fn priority_switched() -> Result<Vec<Line>, String> {
+fn priority_switched() -> Result<Vec<Line>, Error> {
     let scenario = paper::priority_switched();
-    let run = outcome(&scenario)?;
+    let run = simulate(&scenario)?;
     let each = (STEP_NS / scenario.interval_ns.max(1)).max(1) as usize;
     let seconds = each as f64 * scenario.interval_ns as f64 / 1e9;
     let mut lines = Vec::new();
@@ -224,7 +231,7 @@ mod tests {
             other(1.0)
         );
         assert!(other(5.0) > other(3.0));
-        assert!(run("C1", 1).unwrap_err().contains("C2, C5"));
+        assert!(run("C1", 1).unwrap_err().to_string().contains("C2, C5"));
     }
 
     #[test]

@@ -63,10 +63,15 @@ impl Usual {
     }
 }
 
+/// Why the speed of a core is not known.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ProbeError(#[from] Box<dyn std::error::Error + Send + Sync>);
+
 /// Times fixed work.
 pub trait Probe {
-    /// Looks how fast this core is now. An error says why it cannot.
-    fn look(&mut self, core: usize) -> Result<Reading, String>;
+    /// Looks how fast this core is now.
+    fn look(&mut self, core: usize) -> Result<Reading, ProbeError>;
 
     /// Nanoseconds of a cache line's way from one core to another and back, where it can be told.
     fn between(&mut self, one: usize, other: usize) -> Option<f64> {
@@ -149,14 +154,14 @@ pub(crate) fn another_way(before: Option<f64>, after: Option<f64>) -> bool {
 
 /// Measures a window between two looks at a core, and at the way to a second one, again while they
 /// move, at most so often. `process` stands still during looks.
-pub fn bracketed<T>(
+pub fn bracketed<T, E: From<ProbeError>>(
     probe: &mut dyn Probe,
     core: usize,
     second: Option<usize>,
     process: Option<u32>,
     repeats: u32,
-    mut measure: impl FnMut() -> Result<T, String>,
-) -> Result<Window<T>, String> {
+    mut measure: impl FnMut() -> Result<T, E>,
+) -> Result<Window<T>, E> {
     let mut look = || {
         let halted = Halted::halt(process);
         let reading = probe.look(core)?;
@@ -165,7 +170,7 @@ pub fn bracketed<T>(
         if process.is_some() {
             std::thread::sleep(WARM);
         }
-        Ok::<_, String>((reading, between))
+        Ok::<_, E>((reading, between))
     };
     let mut before = look()?;
     let mut repeated = 0;
@@ -195,9 +200,9 @@ mod tests {
     struct Speeds(Vec<f64>);
 
     impl Probe for Speeds {
-        fn look(&mut self, _: usize) -> Result<Reading, String> {
+        fn look(&mut self, _: usize) -> Result<Reading, ProbeError> {
             match self.0.is_empty() {
-                true => Err("out of speeds".into()),
+                true => Err(ProbeError("out of speeds".into())),
                 false => Ok(Reading {
                     additions: self.0.remove(0),
                     memory_ns: 80.0,
@@ -210,7 +215,7 @@ mod tests {
         }
     }
 
-    fn measured(speeds: &[f64]) -> Result<(Window<u32>, u32), String> {
+    fn measured(speeds: &[f64]) -> Result<(Window<u32>, u32), ProbeError> {
         let mut windows = 0;
         bracketed(&mut Speeds(speeds.to_vec()), 0, None, None, REPEATS, || {
             windows += 1;
@@ -242,7 +247,7 @@ mod tests {
     struct Ways(Vec<Option<f64>>);
 
     impl Probe for Ways {
-        fn look(&mut self, _: usize) -> Result<Reading, String> {
+        fn look(&mut self, _: usize) -> Result<Reading, ProbeError> {
             Ok(Reading {
                 additions: 10.0,
                 memory_ns: 80.0,
@@ -263,7 +268,10 @@ mod tests {
     fn another_way_between_cores_repeats_a_window() {
         let measured = |second, ways: &[Option<f64>]| {
             let mut ways = Ways(ways.to_vec());
-            bracketed(&mut ways, 1, second, None, REPEATS, || Ok(())).unwrap()
+            let window = bracketed(&mut ways, 1, second, None, REPEATS, || {
+                Ok::<_, ProbeError>(())
+            });
+            window.unwrap()
         };
         let ways = [Some(50.0), Some(340.0), Some(350.0)];
         let window = measured(Some(0), &ways);
@@ -326,7 +334,7 @@ mod tests {
         }
         struct Looks(u32);
         impl Probe for Looks {
-            fn look(&mut self, _: usize) -> Result<Reading, String> {
+            fn look(&mut self, _: usize) -> Result<Reading, ProbeError> {
                 for _ in 0..100 {
                     if state(self.0) == 'T' {
                         return Ok(Reading {
@@ -336,7 +344,9 @@ mod tests {
                     }
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                Err(format!("it is in state {}", state(self.0)))
+                Err(ProbeError(
+                    format!("it is in state {}", state(self.0)).into(),
+                ))
             }
 
             fn cycles_per_second(&self) -> f64 {
@@ -349,7 +359,7 @@ mod tests {
             .unwrap();
         let process = child.id();
         let window = bracketed(&mut Looks(process), 0, None, Some(process), 0, || {
-            Ok(state(process))
+            Ok::<_, ProbeError>(state(process))
         });
         child.kill().unwrap();
         child.wait().unwrap();

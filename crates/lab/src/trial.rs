@@ -1,11 +1,14 @@
 //! What a cell's settings ask of a switch, of guests and of the generator, and trials with all.
 
-use crate::Error;
+mod error;
+
+pub use self::error::{Error, Reason, SetupError, Unfit};
+
 use crate::changes::{self, Changes, Wires};
 use crate::frames;
 use crate::generator::Generate;
 use crate::guests::Guest;
-use crate::methods::{Latency, Outcome, Stepped, Trial};
+use crate::methods::{self, Latency, Outcome, Stepped, Trial};
 use crate::place::run;
 use crate::settings::{GuestKind, JobKind, Order as FlowOrder, Pattern, Ports, Settings};
 use crate::subject::{self, Counters, End, Job, Plan, Running, Subject};
@@ -124,28 +127,27 @@ impl Setup {
 }
 
 /// What a cell asks of a switch, with the first kind of physical port that the switch can have.
-/// The error says why it can have none. For the arguments see [`setup`].
+/// For the arguments see [`setup`].
 pub fn fitting(
     settings: &Settings,
     offers: bool,
     subject: &dyn Subject,
     cores: &[usize],
     directory: &Path,
-) -> Result<Setup, String> {
+) -> Result<Setup, Unfit> {
     let mut why = Vec::new();
     for physical in candidates(settings.ports, offers) {
         let made = setup(settings, *physical, offers, cores, directory);
-        let fits = made.map_err(|error| error.to_string()).and_then(|setup| {
-            let can = subject.can(&setup.plan);
-            can.map(|()| setup).map_err(|error| error.to_string())
+        let fits = made.map_err(Reason::from).and_then(|setup| {
+            subject.can(&setup.plan)?;
+            Ok(setup)
         });
         match fits {
             Ok(setup) => return Ok(setup),
-            Err(reason) if why.contains(&reason) => {}
             Err(reason) => why.push(reason),
         }
     }
-    Err(why.join("; "))
+    Err(Unfit(why))
 }
 
 /// Makes the plan of a cell. `offers`: whether the method offers loads of its choice. `cores` are
@@ -156,21 +158,16 @@ pub fn setup(
     offers: bool,
     cores: &[usize],
     directory: &Path,
-) -> Result<Setup, Error> {
-    let wrong = |what: String| Err(Error::Run(what));
+) -> Result<Setup, SetupError> {
     if settings.workers > cores.len() {
-        return wrong(format!(
-            "{} workers need as many cores, and the run has {} (--core)",
-            settings.workers,
-            cores.len()
-        ));
+        return Err(SetupError::TooFewCores {
+            workers: settings.workers,
+            cores: cores.len(),
+        });
     }
     let path = settings.path;
     if path.through > 0 && (settings.both || settings.job != JobKind::Cross) {
-        return wrong(format!(
-            "the path {} goes one way, with job: cross",
-            path.name()
-        ));
+        return Err(SetupError::OneWay(path));
     }
     let mut guests = path.guests();
     if settings.job.has_outputs() {
@@ -184,10 +181,10 @@ pub fn setup(
     };
     let sources = if settings.both { vec![0, 1] } else { vec![0] };
     if settings.both && settings.job != JobKind::Cross {
-        return wrong("direction: both needs job: cross".into());
+        return Err(SetupError::BothWays);
     }
     if settings.job == JobKind::Given && (physical != Physical::Memory || guests[0]) {
-        return wrong("the frames of job: given come from a port in memory".into());
+        return Err(SetupError::GivenFrames);
     }
     let mut devices = settings.devices.iter();
     let mut wires = settings.peers.iter();
@@ -199,7 +196,7 @@ pub fn setup(
             (false, Physical::Veth) => subject::Port::Veth,
             (false, Physical::Device) => {
                 let Some(device) = devices.next() else {
-                    return wrong(format!("port {} has no device (devices)", index + 1));
+                    return Err(SetupError::NoDevice(index + 1));
                 };
                 is_there("devices", device)?;
                 if let Some(peer) = wires.next() {
@@ -216,14 +213,10 @@ pub fn setup(
                     // The switch may run elsewhere.
                     std::path::absolute(capture)
                         .and_then(|path| std::fs::File::open(&path).map(|_| path))
-                        .map_err(|error| Error::file("read", capture, error))?
+                        .map_err(|error| crate::Error::file("read", capture, error))?
                 } else {
                     if settings.flows > frames::MOST_FRAMES {
-                        return wrong(format!(
-                            "{} flows do not fit into the memory of a port, which holds {} frames",
-                            settings.flows,
-                            frames::MOST_FRAMES
-                        ));
+                        return Err(SetupError::TooManyFlows(settings.flows));
                     }
                     frames::capture(directory, settings, opposite(index) as u16 + 1)?
                 };
@@ -259,20 +252,20 @@ pub fn setup(
     })
 }
 
-/// Whether there is a device; the error names the setting.
-fn is_there(setting: &str, device: &str) -> Result<(), Error> {
-    let (found, among) = match is_pci(device) {
-        true => {
-            let there = Path::new("/sys/bus/pci/devices").join(device).exists();
-            (there, "in /sys/bus/pci/devices")
-        }
-        false => (flags(device).is_some(), "among the interfaces here"),
+/// Checks that there is a device, which a setting names.
+fn is_there(setting: &'static str, device: &str) -> Result<(), SetupError> {
+    let is_pci = is_pci(device);
+    let found = match is_pci {
+        true => Path::new("/sys/bus/pci/devices").join(device).exists(),
+        false => flags(device).is_some(),
     };
     match found {
         true => Ok(()),
-        false => Err(Error::Run(format!(
-            "{setting}: there is no {device} {among}"
-        ))),
+        false => Err(SetupError::NotThere {
+            setting,
+            device: device.to_owned(),
+            is_pci,
+        }),
     }
 }
 
@@ -284,12 +277,12 @@ fn flags(interface: &str) -> Option<String> {
     Some(flags.to_owned())
 }
 
-/// Whether an interface is up: the generator leaves that to whoever gave it.
-fn is_up(device: &str) -> Result<(), Error> {
+/// Checks that an interface is up: the generator leaves that to whoever gave it.
+fn is_up(device: &str) -> Result<(), SetupError> {
     match flags(device) {
-        Some(flags) if !flags.split(',').any(|flag| flag == "UP") => Err(Error::Run(format!(
-            "peers: {device} is down (ip link set {device} up)"
-        ))),
+        Some(flags) if !flags.split(',').any(|flag| flag == "UP") => {
+            Err(SetupError::PeerDown(device.to_owned()))
+        }
         _ => Ok(()),
     }
 }
@@ -299,7 +292,7 @@ fn opposite(index: usize) -> usize {
     index ^ 1
 }
 
-fn job(settings: &Settings, ports: usize) -> Result<Job, Error> {
+fn job(settings: &Settings, ports: usize) -> Result<Job, crate::Error> {
     Ok(match settings.job {
         JobKind::Cross => Job::Cross,
         JobKind::Stations => Job::Stations(settings.flows as u32),
@@ -321,8 +314,8 @@ fn job(settings: &Settings, ports: usize) -> Result<Job, Error> {
         }
         JobKind::Given => {
             let file = settings.openflow.as_deref().unwrap_or(Path::new(""));
-            let text =
-                std::fs::read_to_string(file).map_err(|error| Error::file("read", file, error))?;
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| crate::Error::file("read", file, error))?;
             let rules = text.lines().map(|line| line.trim());
             let rules = rules.filter(|line| !line.is_empty() && !line.starts_with('#'));
             Job::Rules {
@@ -349,11 +342,11 @@ pub struct Live<'a> {
 
 impl Live<'_> {
     /// Sleeps, unless the run is to end.
-    fn sleep(&self, seconds: f64) -> Result<(), String> {
+    fn sleep(&self, seconds: f64) -> Result<(), Error> {
         let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 1e6));
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             if (self.stop)() {
-                return Err("the run was ended".into());
+                return Err(Error::Stopped);
             }
             std::thread::sleep(left.min(Duration::from_millis(50)));
         }
@@ -362,7 +355,7 @@ impl Live<'_> {
 
     /// Lets a switch run that has just got rules until it is no faster than a moment before: it may
     /// still make of them what it looks packets up in.
-    fn settle(&mut self) -> Result<(), String> {
+    fn settle(&mut self) -> Result<(), Error> {
         let end = Instant::now() + SETTLING;
         let (mut counters, mut at) = self.counters()?;
         let mut rate = 0.0;
@@ -380,14 +373,12 @@ impl Live<'_> {
     }
 
     /// Counters, and when they were read.
-    fn counters(&mut self) -> Result<(Vec<Counters>, Instant), String> {
+    fn counters(&mut self) -> Result<(Vec<Counters>, Instant), Error> {
         let before = Instant::now();
-        let counters = self.running.counters().map_err(|error| error.to_string())?;
-        if counters.len() < self.setup.plan.ports.len() {
-            return Err(format!(
-                "counters of {} ports are missing",
-                self.setup.plan.ports.len()
-            ));
+        let counters = self.running.counters()?;
+        let ports = self.setup.plan.ports.len();
+        if counters.len() < ports {
+            return Err(Error::CountersMissing(ports));
         }
         Ok((counters, before + before.elapsed() / 2))
     }
@@ -422,7 +413,7 @@ impl Live<'_> {
     fn ends(
         &self,
         may_miss: bool,
-    ) -> Result<(Vec<(usize, Port)>, Vec<Port>, Option<String>), String> {
+    ) -> Result<(Vec<(usize, Port)>, Vec<Port>, Option<String>), Error> {
         let mut namespace = None;
         let (mut sources, mut sinks) = (Vec::new(), Vec::new());
         for index in &self.setup.sources {
@@ -430,7 +421,7 @@ impl Live<'_> {
                 continue;
             };
             if !sources.is_empty() && place != namespace {
-                return Err("the generator cannot send from two namespaces".into());
+                return Err(Error::SourcesApart);
             }
             namespace = place;
             sources.push((*index, port));
@@ -448,7 +439,7 @@ impl Live<'_> {
             if place == namespace {
                 sinks.push(port);
             } else if !may_miss {
-                return Err("the generator cannot be in two namespaces".into());
+                return Err(Error::SinkApart);
             }
         }
         Ok((sources, sinks, namespace))
@@ -498,7 +489,7 @@ impl Live<'_> {
     }
 
     /// Sends at this rate from every source, and counts.
-    fn send(&mut self, rate: &Rate, seconds: f64, warm_up: f64) -> Result<Outcome, String> {
+    fn send(&mut self, rate: &Rate, seconds: f64, warm_up: f64) -> Result<Outcome, Error> {
         self.reported(rate, seconds, warm_up)
             .map(|(outcome, _)| outcome)
     }
@@ -509,7 +500,7 @@ impl Live<'_> {
         rate: &Rate,
         seconds: f64,
         warm_up: f64,
-    ) -> Result<(Outcome, Option<Report>), String> {
+    ) -> Result<(Outcome, Option<Report>), Error> {
         let (sources, sinks, namespace) = self.ends(*rate == Rate::Most)?;
         let streams: Vec<Stream> = sources
             .into_iter()
@@ -518,10 +509,8 @@ impl Live<'_> {
         let (fed, drained) = (streams.is_empty(), !sinks.is_empty());
         if fed && *rate != Rate::Most {
             return Err(match self.setup.physical {
-                Physical::Device => {
-                    "a load needs devices at the other ends of the wires (peers)".into()
-                }
-                _ => "ports that feed themselves take no load".into(),
+                Physical::Device => Error::NoPeers,
+                _ => Error::FeedThemselves,
             });
         }
         let spec = Spec {
@@ -687,7 +676,7 @@ fn outcome(report: &Report, rate: &Rate, copies: bool) -> Outcome {
 
 /// What a report says of a rate with two steps. Of each stream that sink counts at which most of
 /// its frames came.
-fn stepped(report: &Report, copies: bool) -> Result<Stepped, String> {
+fn stepped(report: &Report, copies: bool) -> Result<Stepped, Error> {
     let sinks = if copies {
         &report.sinks[..1.min(report.sinks.len())]
     } else {
@@ -698,10 +687,10 @@ fn stepped(report: &Report, copies: bool) -> Result<Stepped, String> {
         let arrived = sinks.iter().filter_map(|sink| sink.streams.get(number));
         let most = arrived.max_by_key(|arrived| arrived.packets);
         let (&[first, second], Some(arrived)) = (&sent.steps[..], most) else {
-            return Err("the generator told nothing of its steps".into());
+            return Err(Error::NoSteps);
         };
         let &[early, late] = &arrived.steps[..] else {
-            return Err("the generator told nothing of what came of its steps".into());
+            return Err(Error::NoArrivedSteps);
         };
         stepped.before.0 += first.packets + first.refused;
         stepped.before.1 += early;
@@ -719,14 +708,14 @@ fn stepped(report: &Report, copies: bool) -> Result<Stepped, String> {
 
 impl Live<'_> {
     /// Where rules can change while packets pass: from an interface to two others.
-    fn wires(&self) -> Result<Wires, String> {
+    fn wires(&self) -> Result<Wires, Error> {
         let ends = self.running.ends();
         let interface = |index: usize| match ends.get(index) {
             Some(End::Interface { namespace, name }) => Ok((namespace.clone(), name.clone())),
-            _ => Err("rules are changed between kernel interfaces only (ports: veth)".to_string()),
+            _ => Err(Error::NotInterfaces),
         };
         let &[one, other] = &self.setup.sinks[..] else {
-            return Err("flow-setup needs two outputs (job: copies, outputs: 2)".into());
+            return Err(Error::NotTwoOutputs);
         };
         let (namespace, source) = interface(self.setup.sources[0])?;
         let (sinks, same) =
@@ -735,7 +724,7 @@ impl Live<'_> {
                 .try_fold((Vec::new(), true), |(mut names, same), index| {
                     let (place, name) = interface(*index)?;
                     names.push(name);
-                    Ok::<_, String>((names, same && place == namespace))
+                    Ok::<_, Error>((names, same && place == namespace))
                 })?;
         match (<[String; 2]>::try_from(sinks), same) {
             (Ok(sinks), true) => Ok(Wires {
@@ -743,22 +732,22 @@ impl Live<'_> {
                 source,
                 sinks,
             }),
-            _ => Err("the switch's ports end in different namespaces".into()),
+            _ => Err(Error::EndsApart),
         }
     }
 }
 
 impl Trial for Live<'_> {
-    fn changes(&mut self, seconds: f64) -> Result<Changes, String> {
+    fn changes(&mut self, seconds: f64) -> Result<Changes, methods::Error> {
         let wires = self.wires()?;
-        let Some(socket) = self.running.control() else {
-            return Err("it takes no OpenFlow here".into());
-        };
+        let socket = self.running.control().ok_or(Error::NoOpenFlow)?;
         let beside = self.settings.rules.unwrap_or(0);
-        changes::measure(&socket, &wires, beside, self.setup.core, seconds, self.stop)
+        let core = self.setup.core;
+        let changes = changes::measure(&socket, &wires, beside, core, seconds, self.stop);
+        Ok(changes.map_err(Error::from)?)
     }
 
-    fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+    fn run(&mut self, offered_pps: Option<f64>, seconds: f64) -> Result<Outcome, methods::Error> {
         // The load is that of all sources together.
         let sources = self.setup.sources.len() as f64;
         let rate = match (offered_pps.map(|pps| pps / sources), self.settings.pattern) {
@@ -770,10 +759,10 @@ impl Trial for Live<'_> {
                 length: self.settings.burst,
             },
         };
-        self.send(&rate, seconds, WARM_UP)
+        Ok(self.send(&rate, seconds, WARM_UP)?)
     }
 
-    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, String> {
+    fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, methods::Error> {
         let sources = self.setup.sources.len() as f64;
         let step = |from, pps| Step {
             from,
@@ -781,28 +770,28 @@ impl Trial for Live<'_> {
         };
         let rate = Rate::Steps(vec![step(0.0, rates.0), step(times.0, rates.1)]);
         let (outcome, report) = self.reported(&rate, times.0 + times.1, WARM_UP)?;
-        let report = report.ok_or("ports that feed themselves take no load")?;
+        let report = report.ok_or(Error::FeedThemselves)?;
         let mut stepped = stepped(&report, self.settings.job == JobKind::Copies)?;
         stepped.limited = outcome.limits();
         Ok(stepped)
     }
 
-    fn burst(&mut self, frames: u64, repeats: u32) -> Result<Outcome, String> {
+    fn burst(&mut self, frames: u64, repeats: u32) -> Result<Outcome, methods::Error> {
         // Time for any burst to be sent and forwarded, and a pause.
         let apart = 0.02 + frames as f64 / 250e3;
-        let length = u32::try_from(frames).map_err(|_| "the burst is too long".to_string())?;
+        let length = u32::try_from(frames).map_err(|_| Error::BurstTooLong)?;
         let rate = Rate::Bursts {
             pps: f64::from(length) / apart,
             length,
         };
-        self.send(&rate, apart * f64::from(repeats), 0.0)
+        Ok(self.send(&rate, apart * f64::from(repeats), 0.0)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generator::Sending;
+    use crate::generator::{self, Sending};
     use crate::settings::Path as Way;
     use crate::subjects::Linux;
     use std::cell::RefCell;
@@ -970,7 +959,7 @@ mod tests {
         let setup = fits(Ports::Auto).unwrap();
         assert_eq!(setup.physical, Physical::Veth);
         assert_eq!(setup.plan.ports[0], subject::Port::Veth);
-        let error = fits(Ports::Memory).unwrap_err();
+        let error = fits(Ports::Memory).unwrap_err().to_string();
         assert!(error.contains("memory"), "{error}");
     }
 
@@ -1199,11 +1188,18 @@ mod tests {
     struct Asked(Rc<RefCell<Vec<Spec>>>);
 
     impl Generate for Asked {
-        fn start(&mut self, spec: &Spec, _: Option<&str>) -> Result<Box<dyn Sending>, String> {
+        fn start(
+            &mut self,
+            spec: &Spec,
+            _: Option<&str>,
+        ) -> Result<Box<dyn Sending>, generator::Error> {
             self.0.borrow_mut().push(spec.clone());
             struct Done;
             impl Sending for Done {
-                fn finish(self: Box<Self>, _: &dyn Fn() -> bool) -> Result<Report, String> {
+                fn finish(
+                    self: Box<Self>,
+                    _: &dyn Fn() -> bool,
+                ) -> Result<Report, generator::Error> {
                     let arrived = |packets| Received {
                         streams: vec![Arrived {
                             packets,
@@ -1227,7 +1223,10 @@ mod tests {
         }
     }
 
-    fn trial(settings: &Settings, offered: Option<f64>) -> (Result<Outcome, String>, Vec<Spec>) {
+    fn trial(
+        settings: &Settings,
+        offered: Option<f64>,
+    ) -> (Result<Outcome, methods::Error>, Vec<Spec>) {
         let setup = built(settings, Physical::Virtual).unwrap();
         let mut generator = Asked::default();
         let specs = generator.0.clone();
@@ -1351,7 +1350,8 @@ mod tests {
             stop: &|| false,
         }
         .step((2e6, 1e6), (0.5, 0.25))
-        .unwrap_err();
+        .unwrap_err()
+        .to_string();
         assert!(error.contains("told nothing of its steps"), "{error}");
         let specs = specs.borrow();
         assert_eq!((specs.len(), specs[0].seconds), (1, 0.75));

@@ -1,7 +1,7 @@
 //! RFC 9004: the longest burst, sent as fast as the generator can, of which nothing is lost; and
 //! the time that the device's buffer holds, corrected for what it forwards meanwhile.
 
-use super::{Found, Limits, Trial};
+use super::{Error, Found, Limits, Trial};
 
 /// Bursts of each length.
 const REPEATS: u32 = 10;
@@ -10,10 +10,10 @@ const MOST: u64 = 1 << 20;
 
 /// Measures `burst` (frames), `buffer` (us; RFC 9004's corrected buffer time) and `rate` (Mpps, of
 /// the greatest load).
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let full = trial.run(Some(limits.most), limits.seconds)?;
     if full.sent == 0 {
-        return Err("no frame was sent".into());
+        return Err(Error::NothingSent);
     }
     let mut found = Found::default();
     found.set("rate", full.rate() / 1e6);
@@ -27,7 +27,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
     let mut passes = |trial: &mut dyn Trial, frames| {
         let outcome = trial.burst(frames, REPEATS)?;
         hindered = hindered.take().or(outcome.hindered.clone());
-        Ok::<_, String>(outcome.loss() <= limits.loss)
+        Ok::<_, Error>(outcome.loss() <= limits.loss)
     };
     while high <= MOST && passes(trial, high)? {
         (low, high) = (high, high * 2);

@@ -1,16 +1,16 @@
 //! Flow set-up: how long until packets obey a rule that was changed; from sending the change, and
 //! from the answer to the barrier behind it, which promises that they do (OpenFlow 1.5.1, 7.3.8).
 
-use super::{Found, Limits, Trial};
+use super::{Error, Found, Limits, Trial};
 use crate::statistics::median;
 
 /// Measures `setup` and `barrier` (us, medians over the changes; negative: packets obeyed before
 /// the answer), `setup_p99` and `barrier_p99` (us), `statistics` and `statistics_p99` (us, of an
 /// answer with the statistics of all rules) and `changes` (how many).
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let found = trial.changes(limits.seconds)?;
     if found.times.is_empty() {
-        return Err("no change of a rule was seen".into());
+        return Err(Error::NoChangeSeen);
     }
     let of = |time: fn(&(f64, f64)) -> f64| found.times.iter().map(time).collect::<Vec<f64>>();
     let all = [
@@ -42,11 +42,11 @@ mod tests {
     struct Changing(Changes);
 
     impl Trial for Changing {
-        fn run(&mut self, _: Option<f64>, _: f64) -> Result<Outcome, String> {
+        fn run(&mut self, _: Option<f64>, _: f64) -> Result<Outcome, Error> {
             unreachable!()
         }
 
-        fn changes(&mut self, _: f64) -> Result<Changes, String> {
+        fn changes(&mut self, _: f64) -> Result<Changes, Error> {
             Ok(self.0.clone())
         }
     }

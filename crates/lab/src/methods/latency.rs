@@ -5,10 +5,10 @@
 //! throughput, since loss without a cause (a stolen time slice) makes the throughput meaningless on
 //! a virtual machine.
 
-use super::{Found, Limits, Trial, rfc2544};
+use super::{Error, Found, Limits, Trial, rfc2544};
 
 /// Measures what [`load`](super::load) measures.
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let (load, limited) = match limits.load {
         Some(load) => (load, None),
         None => {
@@ -18,7 +18,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
     };
     let outcome = trial.run(Some(load), limits.seconds)?;
     if outcome.latency.is_none() {
-        return Err("frames carry no time stamps here".into());
+        return Err(Error::NoStamps);
     }
     let mut found = Found::default();
     found.describe(&outcome);

@@ -1,11 +1,11 @@
 //! What comes of an offered load: rate, loss and latency of one trial. A sweep of loads is a sweep
 //! of cells (paper a, figure 9).
 
-use super::{Found, Limits, Trial};
+use super::{Error, Found, Limits, Trial};
 
 /// Measures `rate` and `offered` (Mpps), `loss` (%), latency (`latency` the mean, `p50`, `p90`,
 /// `p99`, `p999`, `max`; us), `reordered` and `duplicates` (frames).
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let mut outcome = trial.run(limits.load, limits.seconds)?;
     if outcome.sent == 0 && limits.load.is_some() {
         // It was still sending what had been due before the window: less can be sent than is asked
@@ -16,7 +16,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
         outcome.hindered = Some(why.into());
     }
     if outcome.sent == 0 {
-        return Err("no frame was sent".into());
+        return Err(Error::NothingSent);
     }
     let mut found = Found::default();
     found.describe(&outcome);
@@ -55,7 +55,7 @@ mod tests {
     struct Slow(Device);
 
     impl Trial for Slow {
-        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
             let outcome = self.0.run(offered, seconds)?;
             match offered {
                 Some(_) => Ok(Outcome::default()),

@@ -1,11 +1,11 @@
 //! RFC 2544, 26.3: frame loss from the greatest load downwards, in steps of a tenth, until two
 //! trials in a row lose nothing.
 
-use super::{Found, Limits, Trial};
+use super::{Error, Found, Limits, Trial};
 
 /// Measures `loss` (%, at the highest load), `loss_90` to `loss_50` (%, at these percentages of
 /// it), `rate` (Mpps, received at the highest) and `knee` (Mpps, the highest step without loss).
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let mut found = Found::default();
     let mut most = limits.most;
     let (mut without, mut knee) = (0, 0.0_f64);
@@ -13,7 +13,7 @@ pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> 
         let load = most * f64::from(10 - step) / 10.0;
         let outcome = trial.run(Some(load), limits.seconds)?;
         if outcome.sent == 0 {
-            return Err("no frame was sent".into());
+            return Err(Error::NothingSent);
         }
         let lost = outcome.loss();
         found.limited = found.limited.or_else(|| outcome.hindered.clone());

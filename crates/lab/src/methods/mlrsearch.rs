@@ -12,7 +12,7 @@
 //! quantile of the trials' forwarding rates at the relevant lower bound which the exceed ratio
 //! says.
 
-use super::{Found, Limits, Outcome, Trial};
+use super::{Error, Found, Limits, Outcome, Trial};
 
 /// Most trials of a search.
 pub const MOST_TRIALS: u32 = 120;
@@ -97,15 +97,13 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn try_load(&mut self, load: f64, seconds: f64) -> Result<Outcome, String> {
+    fn try_load(&mut self, load: f64, seconds: f64) -> Result<Outcome, Error> {
         if self.tried.len() >= MOST_TRIALS as usize {
-            return Err(format!(
-                "the search has not ended after {MOST_TRIALS} trials"
-            ));
+            return Err(Error::Endless(MOST_TRIALS));
         }
         let outcome = self.trial.run(Some(load), seconds)?;
         if outcome.sent == 0 {
-            return Err("no frame was sent".into());
+            return Err(Error::NothingSent);
         }
         self.seconds += seconds;
         self.tried.push(Tried {
@@ -135,7 +133,7 @@ impl Search<'_> {
     }
 
     /// Narrows the interval of a goal to its width.
-    fn narrow(&mut self, goal: &Goal) -> Result<(), String> {
+    fn narrow(&mut self, goal: &Goal) -> Result<(), Error> {
         let mut step = goal.width;
         loop {
             let (lower, upper) = self.bounds(goal);
@@ -161,9 +159,7 @@ impl Search<'_> {
                     }
                 }
                 (None, Some(upper)) if upper <= self.most * LEAST => {
-                    return Err(format!(
-                        "too much is lost even at {upper:.0} packets per second"
-                    ));
+                    return Err(Error::TooMuchLost(upper));
                 }
                 (None, Some(upper)) => {
                     let rate = self
@@ -219,8 +215,8 @@ impl Search<'_> {
     }
 
     /// The forwarding rate at the relevant lower bound that the exceed ratio of its time is below.
-    fn conditional(&self, goal: &Goal) -> Result<(f64, f64), String> {
-        let lower = self.bounds(goal).0.ok_or("no load passed")?;
+    fn conditional(&self, goal: &Goal) -> Result<(f64, f64), Error> {
+        let lower = self.bounds(goal).0.ok_or(Error::NonePassed)?;
         let mut rates: Vec<(f64, f64)> = self
             .tried
             .iter()
@@ -247,7 +243,7 @@ pub fn search(
     trial: &mut dyn Trial,
     most: f64,
     goals: &[Goal],
-) -> Result<(Vec<(f64, f64)>, Option<String>, f64), String> {
+) -> Result<(Vec<(f64, f64)>, Option<String>, f64), Error> {
     let mut search = Search {
         trial,
         tried: Vec::new(),
@@ -294,7 +290,7 @@ pub fn search(
 /// Measures `ndr` and `pdr` (Mpps, conditional throughput), `ndr_low` and `pdr_low` (Mpps, relevant
 /// lower bounds), `trials` and `searched` (seconds of trials). PDR allows the limits' loss, or 0.5%
 /// where that is 0.
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let goal = |loss| Goal {
         loss,
         duration: limits.seconds,
@@ -330,7 +326,7 @@ struct Counting<'a> {
 }
 
 impl Trial for Counting<'_> {
-    fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+    fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
         *self.trials += 1;
         self.trial.run(offered, seconds)
     }
@@ -477,7 +473,7 @@ mod tests {
     fn a_generator_is_the_limit_also_where_its_most_does_not_pass() {
         struct Edge(Device);
         impl Trial for Edge {
-            fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+            fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
                 let mut outcome = self.0.run(offered, seconds)?;
                 if outcome.offered() > 0.99 * self.0.generator {
                     outcome.received -= outcome.received / 100;
@@ -509,7 +505,7 @@ mod tests {
         };
         let error = measure(&mut device, &limits()).unwrap_err();
         assert!(
-            error.contains("lost even at") || error.contains("not ended"),
+            matches!(error, Error::TooMuchLost(_) | Error::Endless(_)),
             "{error}"
         );
         assert!(device.trials <= MOST_TRIALS);

@@ -5,13 +5,13 @@
 //! that was lost. Frames that wait in the switch's queues at the change are not lost, and do not
 //! count; frames that are dropped while queues are still full do.
 
-use super::{Found, Limits, Trial, rfc2544};
+use super::{Error, Found, Limits, Trial, rfc2544};
 
 /// What is offered first, relative to the throughput.
 const OVERLOAD: f64 = 1.1;
 
 /// Measures `recovery` (us) and `lost` (frames after the change).
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let edge = rfc2544::measure(trial, limits)?;
     let over = 1e6 * edge.figures["rate"] * OVERLOAD;
     let stepped = trial.step((over, over / 2.0), (limits.seconds, limits.seconds))?;
@@ -39,11 +39,11 @@ mod tests {
     struct Slow(Device);
 
     impl Trial for Slow {
-        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
             self.0.run(offered, seconds)
         }
 
-        fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, String> {
+        fn step(&mut self, rates: (f64, f64), times: (f64, f64)) -> Result<Stepped, Error> {
             let mut stepped = self.0.step(rates, times)?;
             if stepped.before.1 < stepped.before.0 {
                 stepped.after.1 -= (0.005 * rates.1) as u64;

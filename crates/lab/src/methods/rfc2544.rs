@@ -5,7 +5,7 @@
 //! than the width. One lost frame is loss (but see `tst009`); a `loss` above 0 makes it a partial
 //! drop rate.
 
-use super::{Found, Limits, Outcome, Trial, gbit};
+use super::{Error, Found, Limits, Outcome, Trial, gbit};
 
 /// Most trials of a search.
 pub const MOST_TRIALS: u32 = 40;
@@ -33,11 +33,11 @@ impl Edge {
 /// Searches for the greatest load that passes. `passes` runs trials at a load.
 pub(super) fn bisect(
     limits: &Limits,
-    mut passes: impl FnMut(f64) -> Result<(Outcome, bool), String>,
-) -> Result<Edge, String> {
+    mut passes: impl FnMut(f64) -> Result<(Outcome, bool), Error>,
+) -> Result<Edge, Error> {
     let (first, passed) = passes(limits.most)?;
     if first.sent == 0 {
-        return Err("no frame was sent".into());
+        return Err(Error::NothingSent);
     }
     let most = first.offered().min(limits.most);
     if passed {
@@ -55,10 +55,7 @@ pub(super) fn bisect(
     let (mut trials, mut sent) = (1, 0.0);
     while high - low > limits.width * high {
         if trials == MOST_TRIALS {
-            return Err(format!(
-                "the search has not ended after {trials} trials: between {low:.0} and {high:.0} \
-                 packets per second"
-            ));
+            return Err(Error::EndlessBetween { trials, low, high });
         }
         let (outcome, passed) = passes(next)?;
         trials += 1;
@@ -80,9 +77,7 @@ pub(super) fn bisect(
             } else {
                 // A device that loses some at any load: give up below a thousandth.
                 if high < most / 1000.0 {
-                    return Err(format!(
-                        "frames are lost even at {high:.0} packets per second"
-                    ));
+                    return Err(Error::AlwaysLost(high));
                 }
                 high * (1.0 - (limits.width * 4.0 * f64::from(trials)).min(0.5))
             };
@@ -95,7 +90,7 @@ pub(super) fn bisect(
 }
 
 /// Measures `rate` (Mpps), `gbit` and `trials`.
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let mut trials = 0;
     let edge = bisect(limits, |load| {
         trials += 1;
@@ -164,7 +159,7 @@ mod tests {
     struct Accident(Device);
 
     impl Trial for Accident {
-        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
             let mut outcome = self.0.run(offered, seconds)?;
             outcome.received -= u64::from(self.0.trials == 1);
             Ok(outcome)
@@ -179,7 +174,7 @@ mod tests {
         };
         let error = measure(&mut device, &limits()).unwrap_err();
         assert!(
-            error.contains("lost even at") || error.contains("not ended"),
+            matches!(error, Error::AlwaysLost(_) | Error::EndlessBetween { .. }),
             "{error}"
         );
         assert!(device.trials <= MOST_TRIALS);

@@ -1,6 +1,6 @@
 //! A load for long: the same trial again and again, to see what changes.
 
-use super::{Found, Limits, Trial};
+use super::{Error, Found, Limits, Trial};
 use crate::statistics::median;
 
 /// Trials.
@@ -9,14 +9,14 @@ pub const SLICES: u32 = 20;
 /// Measures `rate` (Mpps, the median slice), `least` (Mpps, the slowest slice), `loss` (%, of all),
 /// `worst_loss` (%, of the worst slice), `p99` (us, the median slice), `max` (us, of all) and
 /// `drift` (%, how much faster the last quarter of slices was than the first).
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let (mut rates, mut tails, mut losses) = (Vec::new(), Vec::new(), Vec::new());
     let (mut sent, mut received, mut max) = (0, 0, None::<f64>);
     let mut found = Found::default();
     for _ in 0..SLICES {
         let outcome = trial.run(limits.load, limits.seconds)?;
         if outcome.sent == 0 {
-            return Err("no frame was sent".into());
+            return Err(Error::NothingSent);
         }
         rates.push(outcome.rate() / 1e6);
         losses.push(outcome.loss() * 100.0);
@@ -57,7 +57,7 @@ mod tests {
     struct Tiring(Device);
 
     impl Trial for Tiring {
-        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, String> {
+        fn run(&mut self, offered: Option<f64>, seconds: f64) -> Result<Outcome, Error> {
             self.0.capacity *= 0.99;
             self.0.run(offered, seconds)
         }

@@ -3,14 +3,14 @@
 //!
 //! Ports that feed themselves have no generator, so nothing is lost before the switch.
 
-use super::{Found, Limits, Trial, gbit};
+use super::{Error, Found, Limits, Trial, gbit};
 
 /// Measures `rate` (Mpps), `gbit` (Gbit/s on a wire), `cycles` (of all workers, per packet that
 /// came out), `offered` (Mpps) and `loss` (%).
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let outcome = trial.run(limits.load, limits.seconds)?;
     if outcome.received == 0 {
-        return Err(format!("of {} frames none came out", outcome.sent));
+        return Err(Error::NothingCame(outcome.sent));
     }
     let mut found = Found::default();
     let rate = outcome.rate();
@@ -66,6 +66,7 @@ mod tests {
         assert!(
             measure(&mut Device::new(0.1), &limits())
                 .unwrap_err()
+                .to_string()
                 .contains("none came out")
         );
     }

@@ -4,13 +4,13 @@
 //! transient (a stolen time slice, an interrupt) and the load passes. So loss that comes by chance
 //! does not end the search far below what the device can do, as it does RFC 2544's.
 
-use super::{Found, Limits, Trial, rfc2544};
+use super::{Error, Found, Limits, Trial, rfc2544};
 
 /// Trials in which a load may pass.
 pub const VERIFICATIONS: u32 = 2;
 
 /// Measures `rate` (Mpps), `gbit` and `trials`.
-pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, String> {
+pub fn measure(trial: &mut dyn Trial, limits: &Limits) -> Result<Found, Error> {
     let mut trials = 0;
     let edge = rfc2544::bisect(limits, |load| {
         let mut tries = 0;
@@ -36,7 +36,7 @@ mod tests {
     /// One trial in eight loses frames by accident. RFC 2544's search is misled far more often.
     #[test]
     fn accidents_do_not_end_it() {
-        let right = |measure: fn(&mut dyn Trial, &Limits) -> Result<Found, String>| {
+        let right = |measure: fn(&mut dyn Trial, &Limits) -> Result<Found, Error>| {
             (0..60)
                 .filter(|&seed| {
                     let mut device = Device {

@@ -13,7 +13,7 @@ impl Page<'_> {
     pub(super) fn experiment(&self, number: usize) -> Markup {
         let experiment = &self.results.experiments[number];
         let anchor = &self.anchors[number];
-        let charts: Vec<Result<plot::data::Chart, String>> = experiment
+        let charts: Vec<Result<plot::data::Chart, plot::data::NoChart>> = experiment
             .plots
             .iter()
             .map(|plot| plot::data::chart(experiment, plot, &self.names))

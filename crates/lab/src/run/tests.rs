@@ -1,9 +1,9 @@
 //! Runs with simulated switches: no process, no packet; counters advance with the clock.
 
 use super::*;
-use crate::generator::Sending;
-use crate::speed::Reading;
-use crate::subject::{self, Counters, End, Job, Plan, Port, Stage};
+use crate::generator::{self, Sending};
+use crate::speed::{ProbeError, Reading};
+use crate::subject::{Counters, End, Job, Plan, Port, Stage};
 use std::cell::{Cell as Slot, RefCell};
 use std::rc::Rc;
 use traffic::report::{Arrived, Percentiles, Received, Report, Sent};
@@ -130,10 +130,14 @@ impl Running for On {
 struct Gen;
 
 impl Generate for Gen {
-    fn start(&mut self, spec: &Spec, namespace: Option<&str>) -> Result<Box<dyn Sending>, String> {
+    fn start(
+        &mut self,
+        spec: &Spec,
+        namespace: Option<&str>,
+    ) -> Result<Box<dyn Sending>, generator::Error> {
         assert_eq!(namespace, Some("ns"));
         let Rate::Constant { pps } = spec.streams[0].rate else {
-            return Err("not a constant rate".into());
+            panic!("not a constant rate");
         };
         let sent = (pps * spec.seconds) as u64;
         let arrived = Arrived {
@@ -160,7 +164,7 @@ impl Generate for Gen {
         };
         struct Ready(Report);
         impl Sending for Ready {
-            fn finish(self: Box<Self>, _: &dyn Fn() -> bool) -> Result<Report, String> {
+            fn finish(self: Box<Self>, _: &dyn Fn() -> bool) -> Result<Report, generator::Error> {
                 Ok(self.0)
             }
         }
@@ -176,7 +180,7 @@ struct Speeds {
 }
 
 impl Probe for Speeds {
-    fn look(&mut self, _: usize) -> Result<Reading, String> {
+    fn look(&mut self, _: usize) -> Result<Reading, ProbeError> {
         self.looks += 1;
         let is_slow = self.slow.contains(&self.looks);
         let additions = if is_slow { 5.0 } else { 10.0 };

@@ -126,8 +126,37 @@ struct Group<'a> {
     cells: Vec<&'a Cell>,
 }
 
-/// What a plot of an experiment shows. An error says why there is nothing to draw, or too much.
-pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Chart, String> {
+/// Why a plot is not drawn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoChart {
+    /// It is to show a measure that the experiment does not have.
+    #[error("the experiment has no measure \"{0}\"")]
+    UnknownMeasure(String),
+    /// It is to show no measure.
+    #[error("the plot names no measure")]
+    NoMeasure,
+    /// Its cells were not measured.
+    #[error("no cell that it would show has a figure")]
+    NoFigure,
+    /// No figure has a place: a number, or above 0 for a logarithm.
+    #[error("no figure is at a place that its axes can show")]
+    NoPlace,
+    /// Bars would have this many parts.
+    #[error("{0} parts are too many to stack")]
+    TooManyParts(usize),
+    /// It would have this many lines.
+    #[error(
+        "{} lines are more than can be told apart in a plot; the table has them",
+        number::fixed(*.0 as f64, 0)
+    )]
+    TooManyLines(usize),
+    /// It would have this many bars.
+    #[error("{} bars are more than a plot can show; the table has them", number::fixed(*.0 as f64, 0))]
+    TooManyBars(usize),
+}
+
+/// Returns what a plot of an experiment shows.
+pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Chart, NoChart> {
     let measures: Vec<&Measure> = plot
         .y
         .iter()
@@ -136,11 +165,11 @@ pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Char
                 .measures
                 .iter()
                 .find(|measure| measure.name == *name)
-                .ok_or_else(|| format!("the experiment has no measure \"{name}\""))
+                .ok_or_else(|| NoChart::UnknownMeasure(name.clone()))
         })
         .collect::<Result<_, _>>()?;
     let Some(first) = measures.first() else {
-        return Err("the plot names no measure".to_string());
+        return Err(NoChart::NoMeasure);
     };
     let mut cells: Vec<&Cell> = experiment
         .cells
@@ -161,7 +190,7 @@ pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Char
         .take(ours)
         .all(|cell| measures.iter().all(|m| figure(cell, m).is_none()))
     {
-        return Err("no cell that it would show has a figure".to_string());
+        return Err(NoChart::NoFigure);
     }
     let mut notes = Vec::new();
     let shown: Vec<&Measure> = match plot.kind.as_str() {
@@ -177,7 +206,7 @@ pub fn chart(experiment: &Experiment, plot: &Plot, names: &Names) -> Result<Char
     }
     let stacked = plot.kind == "stack";
     if stacked && shown.len() > MOST_STACKED {
-        return Err(format!("{} parts are too many to stack", shown.len()));
+        return Err(NoChart::TooManyParts(shown.len()));
     }
     let titles: Vec<String> = shown.iter().map(|measure| cells::title(measure)).collect();
     let mut value = Dimension {
@@ -464,7 +493,7 @@ fn line(
     names: &Names,
     groups: Vec<Group>,
     head: Lines,
-) -> Result<Chart, String> {
+) -> Result<Chart, NoChart> {
     let Lines {
         title,
         y,
@@ -472,10 +501,7 @@ fn line(
         ..
     } = head;
     if groups.len() > MOST_SERIES {
-        return Err(format!(
-            "{} lines are more than can be told apart in a plot; the table has them",
-            number::fixed(groups.len() as f64, 0)
-        ));
+        return Err(NoChart::TooManyLines(groups.len()));
     }
     let places = places(plot, &groups);
     let numbers = places.iter().all(|place| matches!(place, Value::Number(_)));
@@ -540,7 +566,7 @@ fn line(
         }
     }
     if series.is_empty() {
-        return Err("no figure is at a place that its axes can show".to_string());
+        return Err(NoChart::NoPlace);
     }
     Ok(Chart::Line(Lines {
         title,
@@ -559,7 +585,7 @@ fn rows(
     groups: Vec<Group>,
     parts: &[&Measure],
     head: Rows,
-) -> Result<Chart, String> {
+) -> Result<Chart, NoChart> {
     let Rows {
         title,
         value,
@@ -589,7 +615,7 @@ fn rows(
     };
     let mut rows: Vec<Row> = Vec::new();
     if places.len() > MOST_ROWS {
-        return Err(too_many_rows(places.len()));
+        return Err(NoChart::TooManyBars(places.len()));
     }
     let slots: Vec<Option<&Value>> = if grouped {
         places.iter().map(Some).collect()
@@ -649,10 +675,10 @@ fn rows(
         notes.push("Parts below zero are not drawn; the table has them.".to_string());
     }
     if rows.is_empty() {
-        return Err("no figure is at a place that its axes can show".to_string());
+        return Err(NoChart::NoPlace);
     }
     if rows.len() > MOST_ROWS {
-        return Err(too_many_rows(rows.len()));
+        return Err(NoChart::TooManyBars(rows.len()));
     }
     let parts = parts.iter().map(|measure| cells::title(measure)).collect();
     Ok(Chart::Rows(Rows {
@@ -680,11 +706,6 @@ fn beside(groups: Vec<Group>) -> Vec<Group> {
     }
     ordered.extend(papers);
     ordered
-}
-
-fn too_many_rows(count: usize) -> String {
-    let count = number::fixed(count as f64, 0);
-    format!("{count} bars are more than a plot can show; the table has them")
 }
 
 impl Lines {
