@@ -199,13 +199,7 @@ fn to_cycles(time: Duration) -> u64 {
 
 /// Returns the processor time that the kernel has charged to the calling thread.
 fn worked() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to a live variable. If the call fails, which the manual does not
-    // foresee for this clock, the time stays 0.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

@@ -1,8 +1,10 @@
 //! Sleeping until a descriptor is ready, and being woken by another thread.
 
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use smallvec::SmallVec;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// An event counter of the kernel (eventfd(2)): raised by one thread, waited for by another.
@@ -10,27 +12,20 @@ pub(crate) struct Wake(OwnedFd);
 
 impl Wake {
     pub fn new() -> io::Result<Wake> {
-        // SAFETY: eventfd takes no pointers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else has it.
-        Ok(Wake(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Wake(eventfd(0, flags)?))
     }
 
     /// Makes the descriptor readable until it is cleared.
     pub fn raise(&self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: `one` is eight readable bytes. A full counter (EAGAIN) is as good as raised.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        // A full counter (EAGAIN) is as good as raised.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes the descriptor unreadable.
     pub fn clear(&self) {
-        let mut count = [0_u8; 8];
-        // SAFETY: `count` is eight writable bytes. Nothing to read (EAGAIN) is as good as cleared.
-        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        // Nothing to read (EAGAIN) is as good as cleared.
+        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 }
 
@@ -49,13 +44,7 @@ pub(crate) struct Watched(OwnedFd);
 
 impl Watched {
     pub fn new() -> io::Result<Watched> {
-        // SAFETY: epoll_create1 takes no pointers.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else has it.
-        Ok(Watched(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Watched(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
     /// Adds a descriptor under a name; returns false where the kernel cannot watch it.
@@ -91,20 +80,13 @@ impl Watched {
 
     /// Returns the names of some descriptors that are readable now.
     pub fn found(&self) -> SmallVec<[usize; FOUND]> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; FOUND];
-        // SAFETY: there is room for as many events as are asked for; a timeout of 0 does not wait.
-        let count = unsafe {
-            libc::epoll_wait(
-                self.0.as_raw_fd(),
-                events.as_mut_ptr(),
-                FOUND as libc::c_int,
-                0,
-            )
-        };
-        let count = usize::try_from(count).unwrap_or(0);
-        events[..count]
+        let mut events = [MaybeUninit::uninit(); FOUND];
+        // Does not wait.
+        let found = epoll::wait(&self.0, &mut events, Some(&Timespec::default()));
+        let found = found.map_or(&mut [][..], |(found, _)| found);
+        found
             .iter()
-            .map(|event| event.u64 as usize)
+            .map(|event| event.data.u64() as usize)
             .collect()
     }
 }

@@ -60,8 +60,10 @@ use packet::io::{BURST, RxQueue};
 use parked::{MANY, Parked, Parking};
 use program::epoch::{Epoch, Reader};
 use program::exec::{Engine, Wait};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use spin::Spin;
 use stages::Stage;
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -1215,29 +1217,21 @@ fn obey<F: Frame>(
 ///
 /// [`Error::NoSuchCpu`], [`Error::Pin`].
 pub fn pin(cpu: usize) -> Result<(), Error> {
-    if cpu >= libc::CPU_SETSIZE as usize {
+    if cpu >= CpuSet::MAX_CPU {
         return Err(Error::NoSuchCpu(cpu));
     }
-    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; `cpu` is below its size; pid 0 is the
-    // calling thread.
-    let done = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
-    };
-    if done == 0 {
-        Ok(())
-    } else {
-        let reason = std::io::Error::last_os_error().to_string();
-        Err(Error::Pin { cpu, reason })
-    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|error| Error::Pin {
+        cpu,
+        reason: std::io::Error::from(error).to_string(),
+    })
 }
 
 /// Makes short sleeps of the calling thread end on time, and not up to 50 us later.
 pub(crate) fn sleep_precisely() {
-    // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and no pointers. Failure costs
-    // precision only.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000_u64, 0, 0, 0) };
+    // In nanoseconds. Failure costs precision only.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
 }
 
 #[cfg(test)]
