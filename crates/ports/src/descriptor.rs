@@ -1,7 +1,8 @@
 //! A descriptor whose device the control thread can close while workers still use the descriptor.
 
 use crate::background;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A descriptor that can be shut. The number stays valid until the last user drops this; the device
@@ -59,25 +60,14 @@ impl Descriptor {
 
     fn put_dead_in_place(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        // SAFETY: plain values.
-        let dead = unsafe {
-            libc::socket(
-                libc::AF_UNIX,
-                libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-                0,
-            )
-        };
-        if dead < 0 {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(dead) = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None) else {
             tracing::warn!(
                 "no descriptor left: a device goes only with the last worker that holds it"
             );
             return;
-        }
-        // SAFETY: `dead` was just made and is owned by nobody else; the other number is owned by
-        // self and stays open.
-        unsafe {
-            let dead = OwnedFd::from_raw_fd(dead);
-            libc::dup3(dead.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC);
-        }
+        };
+        // SAFETY: plain values. Both descriptors are open; that of self stays so and stays its own.
+        unsafe { libc::dup3(dead.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
     }
 }

@@ -11,10 +11,11 @@ use crate::spec::{Dummy, PortSpec};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use packet::frame::{Frame, Gso};
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -55,9 +56,7 @@ impl Shared {
             queue.push_back(frame.to_vec());
         }
         note(&self.received, frame);
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight readable bytes.
-        unsafe { libc::write(self.arrived.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        let _ = rustix::io::write(&self.arrived, &1_u64.to_ne_bytes());
     }
 }
 
@@ -67,14 +66,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dummy) -> Result<OpenPort, Error> {
     let mtu = spec.mtu.unwrap_or(1500);
-    // SAFETY: plain values.
-    let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-    if event < 0 {
-        return Err(Error::Open {
-            name: spec.name.clone(),
-            errno: crate::error::last_errno(),
-        });
-    }
+    let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+    let arrived = eventfd(0, flags).map_err(|error| Error::Open {
+        name: spec.name.clone(),
+        errno: error.raw_os_error(),
+    })?;
     let shared = Arc::new(Shared {
         closed: AtomicBool::new(false),
         up: AtomicBool::new(true),
@@ -82,8 +78,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dummy) -> Result<OpenPo
         longest: AtomicU32::new(u32::from(mtu) + OVERHEAD),
         queue: Mutex::new(VecDeque::new()),
         missed: AtomicU64::new(0),
-        // SAFETY: just made, owned by nobody else.
-        arrived: unsafe { OwnedFd::from_raw_fd(event) },
+        arrived,
         sent: Mutex::new(record(&spec.name, options.tx_pcap.as_deref())?),
         received: Mutex::new(record(&spec.name, options.rx_pcap.as_deref())?),
     });
@@ -198,15 +193,8 @@ impl RxQueue<Mbuf> for DummyRx {
             }
         }
         if queue.is_empty() {
-            let mut number = [0u8; 8];
-            // SAFETY: eight writable bytes; the event does not block.
-            unsafe {
-                libc::read(
-                    self.shared.arrived.as_raw_fd(),
-                    number.as_mut_ptr().cast(),
-                    number.len(),
-                )
-            };
+            // The event does not block.
+            let _ = rustix::io::read(&self.shared.arrived, &mut [0_u8; 8]);
         }
         count
     }

@@ -13,6 +13,7 @@ use crate::error::{DetachError, Error, describe};
 use crate::pool::{Pool, Pools, Size};
 use crate::raw;
 use crate::vector::Buffers;
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
@@ -551,18 +552,12 @@ pub(crate) fn free_huge_megabytes() -> u64 {
 
 /// Returns the processors that the calling thread may run on.
 fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: the set is plain memory of the size given.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, std::mem::size_of::<libc::cpu_set_t>(), &mut set) != 0 {
-            return vec![0];
-        }
-        set
-    };
-    (0..libc::CPU_SETSIZE as usize)
-        // SAFETY: the index is below the size of the set.
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .collect()
+    match sched_getaffinity(None) {
+        Ok(set) => (0..CpuSet::MAX_CPU)
+            .filter(|&cpu| set.is_set(cpu))
+            .collect(),
+        Err(_) => vec![0],
+    }
 }
 
 fn runtime_dir() -> Option<PathBuf> {

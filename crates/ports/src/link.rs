@@ -8,11 +8,14 @@ use crate::Mac;
 use crate::error::last_errno;
 use crate::interface::Found;
 use crate::namespace::Namespace;
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Longest interface name, without the terminating zero.
@@ -263,14 +266,9 @@ impl SharedLinks {
     }
 }
 
-fn socket(domain: i32, kind: i32, protocol: i32) -> Result<OwnedFd, i32> {
-    // SAFETY: plain values.
-    let fd = unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) };
-    if fd < 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: the descriptor was just made and is owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+fn socket(family: AddressFamily, kind: SocketType, flags: SocketFlags) -> Result<OwnedFd, i32> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    socket_with(family, kind, flags, None).map_err(Errno::raw_os_error)
 }
 
 /// Sets a socket option of any plain type.
@@ -301,7 +299,9 @@ pub(crate) fn is_name(name: &str) -> bool {
 
 impl Links {
     pub(crate) fn new() -> Result<Links, i32> {
-        let route = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+        // NETLINK_ROUTE is the first protocol.
+        let none = SocketFlags::empty();
+        let route = socket(AddressFamily::NETLINK, SocketType::RAW, none)?;
         let limit = libc::timeval {
             tv_sec: 1,
             tv_usec: 0,
@@ -309,7 +309,7 @@ impl Links {
         set_option(&route, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &limit)?;
         Ok(Links {
             route,
-            control: socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?,
+            control: socket(AddressFamily::INET, SocketType::DGRAM, none)?,
             sequence: 0,
             reply: vec![0; DATAGRAM],
             home: Namespace::here()?,
@@ -426,21 +426,14 @@ impl Links {
         request.extend([0; 4]);
         request.extend(body);
         request.extend(attributes);
-        let fd = self.route.as_raw_fd();
-        // SAFETY: the request is readable for its length.
-        let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
-        if sent < 0 {
-            return Err(last_errno());
-        }
-        Ok(())
+        let sent = rustix::net::send(&self.route, &request, SendFlags::empty());
+        sent.map(drop).map_err(Errno::raw_os_error)
     }
 
     /// Waits for the next datagram, and returns its length. `EAGAIN` after a second.
     fn receive(&mut self) -> Result<usize, i32> {
-        let fd = self.route.as_raw_fd();
-        // SAFETY: the buffer is writable for its length.
-        let got = unsafe { libc::recv(fd, self.reply.as_mut_ptr().cast(), self.reply.len(), 0) };
-        usize::try_from(got).map_err(|_| last_errno())
+        let got = rustix::net::recv(&self.route, &mut self.reply, RecvFlags::empty());
+        got.map(|(got, _)| got).map_err(Errno::raw_os_error)
     }
 
     /// Requests all objects of a kind, and passes the content of every reply to `each`. `EINTR` if
@@ -840,24 +833,13 @@ impl News {
     /// there may be more. Never blocks.
     pub fn read(&mut self, most: usize, mut note: impl FnMut(Option<&[u8]>)) -> bool {
         for _ in 0..most {
-            // SAFETY: the buffer is writable for its length.
-            let got = unsafe {
-                libc::recv(
-                    self.socket.as_raw_fd(),
-                    self.buffer.as_mut_ptr().cast(),
-                    self.buffer.len(),
-                    libc::MSG_DONTWAIT,
-                )
-            };
-            match usize::try_from(got) {
-                Ok(got) => note(Some(&self.buffer[..got])),
-                Err(_) => match last_errno() {
-                    libc::EAGAIN => return true,
-                    libc::EINTR => {}
-                    // ENOBUFS: the kernel has dropped reports. After any other error, too, some may
-                    // be lost.
-                    _ => note(None),
-                },
+            match rustix::net::recv(&self.socket, &mut self.buffer, RecvFlags::DONTWAIT) {
+                Ok((got, _)) => note(Some(&self.buffer[..got])),
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                // ENOBUFS: the kernel has dropped reports. After any other error, too, some may be
+                // lost.
+                Err(_) => note(None),
             }
         }
         false
@@ -877,29 +859,16 @@ impl AsRawFd for News {
 }
 
 fn listen(groups: i32, everywhere: bool) -> Result<OwnedFd, i32> {
-    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
-    let socket = socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?;
+    let flags = SocketFlags::NONBLOCK;
+    let socket = socket(AddressFamily::NETLINK, SocketType::RAW, flags)?;
     let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &NEWS);
     // Without it, changes in other namespaces are only found by checking.
     let all = libc::NETLINK_LISTEN_ALL_NSID;
     if everywhere && let Err(errno) = set_option(&socket, libc::SOL_NETLINK, all, &1) {
         tracing::debug!(target: "netlink", "no news of other network namespaces: {}", crate::describe(errno));
     }
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    address.nl_family = libc::AF_NETLINK as u16;
-    address.nl_groups = groups as u32;
-    // SAFETY: the address is readable for its size.
-    let code = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            std::ptr::from_ref(&address).cast(),
-            std::mem::size_of_val(&address) as libc::socklen_t,
-        )
-    };
-    if code < 0 {
-        return Err(last_errno());
-    }
+    let address = SocketAddrNetlink::new(0, groups as u32);
+    rustix::net::bind(&socket, &address).map_err(Errno::raw_os_error)?;
     Ok(socket)
 }
 

@@ -1,7 +1,9 @@
 //! Network namespaces: identifying them, and running code in another one.
 
 use crate::error::last_errno;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -28,12 +30,7 @@ impl Namespace {
 
     /// Returns the one that a descriptor refers to.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<Namespace, i32> {
-        // SAFETY: all zeroes is a valid result to be filled in.
-        let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the result is writable.
-        if unsafe { libc::fstat(fd.as_raw_fd(), &mut status) } < 0 {
-            return Err(last_errno());
-        }
+        let status = rustix::fs::fstat(fd).map_err(Errno::raw_os_error)?;
         Ok(Namespace {
             device: status.st_dev,
             inode: status.st_ino,
@@ -84,13 +81,11 @@ pub(crate) fn within<R: Send>(
     namespace: BorrowedFd<'_>,
     act: impl FnOnce() -> Result<R, i32> + Send,
 ) -> Result<R, i32> {
-    let fd = namespace.as_raw_fd();
     std::thread::scope(|scope| {
         let visit = move || {
-            // SAFETY: plain values; only the calling thread moves, and it ends soon.
-            if unsafe { libc::setns(fd, libc::CLONE_NEWNET) } < 0 {
-                return Err(last_errno());
-            }
+            // Only the calling thread moves, and it ends soon.
+            move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))
+                .map_err(Errno::raw_os_error)?;
             act()
         };
         let thread = std::thread::Builder::new()

@@ -26,9 +26,11 @@ use crate::{Eal, Mac, OpenPort, PortControl, PortInfo};
 use libc::iovec;
 use packet::frame::Frame;
 use packet::io::{BURST, QueueDrops, RxQueue, TxOutcome, TxQueue};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::CStr;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -190,18 +192,9 @@ pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
 
 /// Creates a device of that name, or opens a persistent one.
 fn attach(name: &str, flags: i32) -> Result<OwnedFd, i32> {
-    // SAFETY: the path is a string that ends in a zero.
-    let fd = unsafe {
-        libc::open(
-            c"/dev/net/tun".as_ptr(),
-            libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC,
-        )
-    };
-    if fd < 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: just made, owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let access = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd =
+        rustix::fs::open("/dev/net/tun", access, Mode::empty()).map_err(Errno::raw_os_error)?;
     let mut request = link::request(name)?;
     request.ifr_ifru.ifru_flags =
         (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags) as libc::c_short;

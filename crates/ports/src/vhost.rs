@@ -28,18 +28,19 @@ mod send;
 mod shared;
 mod sizes;
 
-use crate::error::{Error, last_errno};
+use crate::error::Error;
 use crate::ethdev::{MAX_MTU, OVERHEAD};
 use crate::mbuf::Mbuf;
 use crate::spec::PortSpec;
 use crate::{Eal, OpenPort, fault};
 use control::VhostControl;
 use hub::{Hub, Watched};
-use libc::c_int;
 use packet::io::RxQueue;
 use receive::VhostRx;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use shared::Shared;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -133,17 +134,8 @@ fn check_mtu(name: &str, mtu: u16) -> Result<(), Error> {
 }
 
 fn event() -> Result<OwnedFd, i32> {
-    // SAFETY: plain values.
-    owned(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
-}
-
-/// Takes ownership of a descriptor that a system call returned.
-fn owned(fd: c_int) -> Result<OwnedFd, i32> {
-    if fd < 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: the caller passes a descriptor that was just made.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+    eventfd(0, flags).map_err(Errno::raw_os_error)
 }
 
 /// Registers a port's socket with the hub.

@@ -11,7 +11,7 @@ use crate::error::Error;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -279,8 +279,7 @@ impl Streams {
 
 /// Ends a connection, which wakes the threads that wait for it.
 fn end(socket: &File) {
-    // SAFETY: a descriptor that `socket` owns; shutting it down touches no memory.
-    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
 fn write(mut socket: File, frames: &Receiver<Vec<u8>>) {

@@ -18,7 +18,10 @@ use crate::descriptor::Descriptor;
 use crate::error::last_errno;
 use crate::link::set_option;
 use libc::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
@@ -59,19 +62,9 @@ struct Membership {
 /// Opens a packet socket in the calling thread's network namespace, which receives nothing yet.
 pub(super) fn packet_socket() -> Result<OwnedFd, c_int> {
     // Protocol 0 receives nothing until the socket is bound to one.
-    // SAFETY: plain values.
-    let fd = unsafe {
-        libc::socket(
-            libc::AF_PACKET,
-            libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            0,
-        )
-    };
-    if fd < 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: just made, owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+        .map_err(Errno::raw_os_error)?;
     set_option(&fd, libc::SOL_PACKET, PACKET_VNET_HDR, &1)?;
     Ok(fd)
 }
@@ -171,13 +164,8 @@ struct Any(OwnedFd);
 
 impl Any {
     fn new() -> Result<Any, c_int> {
-        // SAFETY: epoll_create1 takes no pointers.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(last_errno());
-        }
-        // SAFETY: just made, owned by nobody else.
-        Ok(Any(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC);
+        set.map(Any).map_err(Errno::raw_os_error)
     }
 
     /// Adds a descriptor; the kernel removes it when it is closed.
@@ -195,13 +183,8 @@ impl Any {
 
 /// Returns a descriptor that is readable until it is closed.
 fn bell() -> Result<OwnedFd, c_int> {
-    // SAFETY: eventfd takes no pointers.
-    let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: just made, owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    eventfd(1, flags).map_err(Errno::raw_os_error)
 }
 
 /// A receiving socket as its worker has it.

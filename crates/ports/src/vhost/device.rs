@@ -17,8 +17,9 @@ use super::message::{
 };
 use super::ring::{Log, RingAddresses, View};
 use super::{MAX_PAIRS, Shared, feature};
-use crate::error::last_errno;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use vm_memory::ByteValued;
@@ -453,21 +454,17 @@ fn is_event(file: &OwnedFd) -> bool {
 
 /// Raises an event. One whose counter is full stays raised.
 pub(super) fn tell(event: &OwnedFd) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight readable bytes.
-    unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
 /// Makes a descriptor non-blocking; false if it was already.
 fn set_nonblocking(file: &OwnedFd) -> bool {
-    // SAFETY: plain values, of a descriptor that is open.
-    unsafe {
-        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
-        let blocks = flags & libc::O_NONBLOCK == 0;
-        if blocks {
-            libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK);
+    match fcntl_getfl(file) {
+        Ok(flags) if !flags.contains(OFlags::NONBLOCK) => {
+            let _ = fcntl_setfl(file, flags | OFlags::NONBLOCK);
+            true
         }
-        blocks
+        _ => false,
     }
 }
 
@@ -477,9 +474,7 @@ fn unblock(call: &OwnedFd) -> bool {
         return false;
     }
     // Release a thread that is blocked in a write: the guest has been notified often enough.
-    let mut number = [0u8; 8];
-    // SAFETY: eight writable bytes.
-    unsafe { libc::read(call.as_raw_fd(), number.as_mut_ptr().cast(), number.len()) };
+    let _ = rustix::io::read(call, &mut [0_u8; 8]);
     true
 }
 
@@ -497,20 +492,12 @@ fn inflight(wanted: &VhostUserInflight) -> Result<Answer, Refusal> {
             "in-flight state of {queues} rings of {size} descriptors"
         )));
     }
-    // SAFETY: the name is a string; the descriptor, if there is one, is new and nobody else's.
-    let file = unsafe {
-        let fd = libc::memfd_create(c"inflight".as_ptr(), libc::MFD_CLOEXEC);
-        if fd < 0 {
-            let why = crate::describe(last_errno());
-            return Err(Refusal(format!("no memory for in-flight state ({why})")));
-        }
-        OwnedFd::from_raw_fd(fd)
+    let no_memory = |error: Errno| {
+        let why = crate::describe(error.raw_os_error());
+        Refusal(format!("no memory for in-flight state ({why})"))
     };
-    // SAFETY: plain values; the file is ours.
-    if unsafe { libc::ftruncate(file.as_raw_fd(), size as libc::off_t) } != 0 {
-        let why = crate::describe(last_errno());
-        return Err(Refusal(format!("no memory for in-flight state ({why})")));
-    }
+    let file = memfd_create(c"inflight", MemfdFlags::CLOEXEC).map_err(no_memory)?;
+    ftruncate(&file, size).map_err(no_memory)?;
     let told = VhostUserInflight::new(size, 0, wanted.num_queues, wanted.queue_size);
     Ok(Answer {
         payload: told.as_slice().to_vec(),

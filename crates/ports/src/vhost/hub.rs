@@ -11,10 +11,12 @@ use super::device::Device;
 use super::message::{HEAD, Head, MOST_FILES, Request, reply};
 use crate::error::last_errno;
 use crate::{eal, fault};
+use rustix::event::{Timespec, epoll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -39,6 +41,9 @@ const BACKLOG: i32 = 128;
 
 /// Bytes for the descriptors of a message: a header, and room for twice as many as a message has.
 const CONTROL: usize = 16 + 2 * MOST_FILES * size_of::<RawFd>();
+
+/// What sockets are registered for.
+const EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
 
 /// Token of a listening socket, next to those of connections.
 const LISTENER: u32 = 0;
@@ -107,14 +112,7 @@ impl Hub {
         if let Some(hub) = HUB.get() {
             return Ok(hub);
         }
-        // SAFETY: plain value; the descriptor, if there is one, is new and nobody else's.
-        let epoll = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let hub = HUB.get_or_init(|| Hub {
             epoll,
             ports: Mutex::default(),
@@ -166,20 +164,18 @@ impl Hub {
     }
 
     fn run(&self) {
-        let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; 64];
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
         let mut ticked = Instant::now();
         loop {
             let left = TICK.saturating_sub(ticked.elapsed());
             // Rounded up, so that the loop does not spin just before the time.
-            let wait = left.as_millis() as i32 + 1;
-            // SAFETY: there is room for the stated number of events.
-            let count = unsafe {
-                let room = events.as_mut_ptr().cast();
-                libc::epoll_wait(self.epoll.as_raw_fd(), room, events.len() as i32, wait)
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: (left.as_millis() as i64 + 1) * 1_000_000,
             };
-            for event in &events[..usize::try_from(count).unwrap_or(0)] {
-                // SAFETY: the kernel has written `count` events.
-                let token = unsafe { event.assume_init_ref() }.u64;
+            let came = epoll::wait(&self.epoll, &mut events, Some(&wait));
+            for event in came.map_or(&mut [][..], |(came, _)| came) {
+                let token = event.data.u64();
                 let port = self.ports().get(&((token >> 32) as u32)).cloned();
                 if let Some(port) = port {
                     guarded(&port.path, || port.look(self, token as u32));
@@ -200,24 +196,20 @@ impl Hub {
         }
     }
 
-    /// Registers a socket with epoll; a paused one without events.
-    fn register(&self, fd: RawFd, token: u64, how: i32, paused: bool) -> io::Result<()> {
-        let events = if paused {
-            0
-        } else {
-            libc::EPOLLIN | libc::EPOLLRDHUP
+    /// Registers a socket with epoll.
+    fn register(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, socket, data, EVENTS)?)
+    }
+
+    /// Pauses a registered socket, which then has no events, or ends the pause.
+    fn pause(&self, socket: &impl AsFd, token: u64, paused: bool) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        let events = match paused {
+            true => epoll::EventFlags::empty(),
+            false => EVENTS,
         };
-        let mut event = libc::epoll_event {
-            events: events as u32,
-            u64: token,
-        };
-        // SAFETY: both descriptors are open and the event is readable.
-        let code = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), how, fd, &mut event) };
-        if code == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        Ok(epoll::modify(&self.epoll, socket, data, events)?)
     }
 }
 
@@ -270,10 +262,9 @@ impl Port {
         super::remove_stale(&self.path);
         let listener = UnixListener::bind(&self.path)?;
         listener.set_nonblocking(true)?;
-        // SAFETY: plain values, of a socket that is open; only its backlog changes.
-        unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
-        let token = self.token(LISTENER);
-        hub.register(listener.as_raw_fd(), token, libc::EPOLL_CTL_ADD, false)?;
+        // Only its backlog changes.
+        let _ = rustix::net::listen(&listener, BACKLOG);
+        hub.register(&listener, self.token(LISTENER))?;
         self.sockets().listener = Some(listener);
         Ok(())
     }
@@ -334,7 +325,7 @@ impl Port {
         sockets.next = sockets.next.checked_add(1).unwrap_or(1);
         let number = sockets.next;
         let token = self.token(number);
-        if let Err(error) = hub.register(stream.as_raw_fd(), token, libc::EPOLL_CTL_ADD, false) {
+        if let Err(error) = hub.register(&stream, token) {
             tracing::warn!(target: "dpdk", "vhost-user socket {}: {error}", self.path);
             return;
         }
@@ -360,10 +351,8 @@ impl Port {
             Ok(()) if connection.messages <= MESSAGES => None,
             Ok(()) => {
                 connection.paused = true;
-                let (fd, token) = (connection.stream.as_raw_fd(), self.token(number));
-                hub.register(fd, token, libc::EPOLL_CTL_MOD, true)
-                    .err()
-                    .map(End::Broken)
+                let paused = hub.pause(&connection.stream, self.token(number), true);
+                paused.err().map(End::Broken)
             }
             Err(end) => Some(end),
         };
@@ -417,8 +406,7 @@ impl Port {
                     "half of a message, and no more for {seconds} s"
                 )))
             } else if std::mem::take(&mut connection.paused) {
-                let (fd, token) = (connection.stream.as_raw_fd(), self.token(number));
-                let again = hub.register(fd, token, libc::EPOLL_CTL_MOD, false);
+                let again = hub.pause(&connection.stream, self.token(number), false);
                 again.err().map(End::Broken)
             } else {
                 None
@@ -608,30 +596,9 @@ fn peer_of(stream: &UnixStream) -> Option<u32> {
 
 /// Connects to a socket without blocking.
 fn connect(path: &str) -> io::Result<UnixStream> {
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    if path.len() >= address.sun_path.len() {
-        return Err(ErrorKind::InvalidInput.into());
-    }
-    for (place, byte) in address.sun_path.iter_mut().zip(path.bytes()) {
-        *place = byte as libc::c_char;
-    }
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: plain values; the descriptor, if there is one, is new and nobody else's.
-    let stream = unsafe {
-        let fd = libc::socket(libc::AF_UNIX, kind, 0);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        UnixStream::from_raw_fd(fd)
-    };
-    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the address is readable for its length.
-    let code = unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length) };
-    if code == 0 {
-        Ok(stream)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let address = SocketAddrUnix::new(path).map_err(|_| ErrorKind::InvalidInput)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&stream, &address)?;
+    Ok(stream.into())
 }

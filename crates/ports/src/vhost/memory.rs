@@ -30,14 +30,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `length` bytes of a file, which must be that long.
     fn new(file: &OwnedFd, length: u64) -> Result<Mapping, Refusal> {
-        // SAFETY: all zeroes is a valid place for the answer, which is writable.
-        let (code, status) = unsafe {
-            let mut status: libc::stat = std::mem::zeroed();
-            (libc::fstat(file.as_raw_fd(), &mut status), status)
-        };
-        if code != 0 {
-            return Err(refused("look at", last_errno()));
-        }
+        let status = rustix::fs::fstat(file);
+        let status = status.map_err(|error| refused("look at", error.raw_os_error()))?;
         let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
         if is_file && u64::try_from(status.st_size).unwrap_or(0) < length {
             let has = status.st_size;

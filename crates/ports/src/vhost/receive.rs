@@ -1,20 +1,20 @@
 //! Receiving from a guest.
 
 use super::access::{Look, Quick};
-use super::owned;
 use super::ring::{RingPosition, Taken, View};
 use super::shared::Shared;
 use super::sizes::Tally;
-use crate::error::last_errno;
 use crate::gate::Key;
 use crate::mbuf::Mbuf;
 use crate::pool::Pool;
 use crate::raw;
 use crate::turn::Turn;
-use libc::c_int;
 use packet::io::{BURST, QueueDrops, RxQueue};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 use stages::Stage;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -61,9 +61,8 @@ pub(super) struct VhostRx {
 
 impl VhostRx {
     pub(super) fn new(shared: Arc<Shared>, pair: u16, pool: Pool) -> Result<VhostRx, i32> {
-        // SAFETY: plain value.
-        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        watch(&epoll, shared.wake[usize::from(pair)].as_raw_fd())?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Errno::raw_os_error)?;
+        watch(&epoll, &shared.wake[usize::from(pair)]).map_err(Errno::raw_os_error)?;
         let ring = pair * 2 + 1;
         let doors = &shared.rings[usize::from(ring)];
         Ok(VhostRx {
@@ -90,15 +89,7 @@ impl VhostRx {
         if let Some(kick) = self.kick.take() {
             // The kernel would keep watching while any process has the description open, so remove
             // it.
-            // SAFETY: both descriptors are open.
-            unsafe {
-                libc::epoll_ctl(
-                    self.epoll.as_raw_fd(),
-                    libc::EPOLL_CTL_DEL,
-                    kick.as_raw_fd(),
-                    std::ptr::null_mut(),
-                )
-            };
+            let _ = epoll::delete(&self.epoll, &kick);
         }
         let ring = &self.shared.rings[usize::from(self.ring)];
         let Some(_inside) = self.key.try_enter() else {
@@ -114,7 +105,7 @@ impl VhostRx {
         let entry = table.as_ref().and_then(|table| table.ring(self.ring));
         self.kick = entry.and_then(|entry| entry.kick.clone());
         if let Some(kick) = &self.kick
-            && watch(&self.epoll, kick.as_raw_fd()).is_err()
+            && watch(&self.epoll, kick).is_err()
         {
             // The descriptor cannot be waited for: the queue is polled.
             self.kick = None;
@@ -222,37 +213,19 @@ impl VhostRx {
 
     /// Resets the events that woke the worker, without reading the guest's descriptor.
     pub(super) fn drain(&self) {
-        let mut number = [0u8; 8];
-        // SAFETY: eight writable bytes; the event does not block.
-        unsafe {
-            libc::read(
-                self.shared.wake[usize::from(self.pair)].as_raw_fd(),
-                number.as_mut_ptr().cast(),
-                number.len(),
-            );
-        }
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-        // SAFETY: room for four; a timeout of 0 does not wait.
-        unsafe {
-            libc::epoll_wait(
-                self.epoll.as_raw_fd(),
-                events.as_mut_ptr(),
-                events.len() as c_int,
-                0,
-            )
-        };
+        // The event does not block.
+        let wake = &self.shared.wake[usize::from(self.pair)];
+        let _ = rustix::io::read(wake, &mut [0_u8; 8]);
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); 4];
+        // Does not wait.
+        let _ = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()));
     }
 }
 
-/// Adds `fd` to the epoll set, edge-triggered.
-pub(super) fn watch(epoll: &OwnedFd, fd: RawFd) -> Result<(), i32> {
-    let mut event = libc::epoll_event {
-        events: (libc::EPOLLIN | libc::EPOLLET) as u32,
-        u64: 0,
-    };
-    // SAFETY: both descriptors are open and the event is readable.
-    let code = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
-    if code == 0 { Ok(()) } else { Err(last_errno()) }
+/// Adds a descriptor to the epoll set, edge-triggered.
+fn watch(epoll: &OwnedFd, fd: &impl AsFd) -> Result<(), Errno> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)
 }
 
 impl VhostRx {

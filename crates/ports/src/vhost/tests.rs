@@ -12,13 +12,13 @@ use packet::io::{RxQueue, TxOutcome, TxQueue};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-fn served(port: &Shared) -> Option<c_int> {
+fn served(port: &Shared) -> Option<i32> {
     let vid = port.vid.load(Ordering::SeqCst);
     let enabled = port.rings[1].enabled.load(Ordering::SeqCst);
     (enabled && port.rings[1].gate.key().enter().is_some()).then_some(vid)
 }
 
-fn guest(port: &Shared, vid: c_int) {
+fn guest(port: &Shared, vid: i32) {
     port.ring_changed(vid, 1, true);
     port.arrive(vid, 0);
 }

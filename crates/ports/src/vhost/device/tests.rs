@@ -84,12 +84,9 @@ fn sent() -> impl Strategy<Value = Sent> {
 
 /// Returns a file as another process might pass it.
 fn file(bytes: u64) -> OwnedFd {
-    // SAFETY: the name is a string; the descriptor is new and nobody else's.
-    unsafe {
-        let fd = libc::memfd_create(c"guest".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(fd >= 0 && libc::ftruncate(fd, bytes as libc::off_t) == 0);
-        OwnedFd::from_raw_fd(fd)
-    }
+    let file = memfd_create(c"guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, bytes).unwrap();
+    file
 }
 
 /// Returns the addresses of a ring's parts: four rings lie side by side from `place` on.
