@@ -17,9 +17,15 @@ use openflow::header::{HEADER, Header};
 use openflow::message::{FlowFormat, FlowModForm, Hello, MultipartRequest};
 use openflow::{Message, Version, group, port};
 use packet::{Field, Match};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::socket_with;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -93,10 +99,8 @@ pub fn measure(
         scope.spawn(move || {
             let work = || {
                 crate::place::pin(core);
-                // SAFETY: no pointers; the descriptor is open as long as the file is borrowed.
-                if unsafe { libc::setns(there.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
-                    return Err(Error::Namespace(io::Error::last_os_error()));
-                }
+                move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))
+                    .map_err(|error| Error::Namespace(error.into()))?;
                 let sockets = names.map(|name| {
                     packets(name).map_err(|error| Error::Interface {
                         name: name.clone(),
@@ -129,21 +133,11 @@ pub fn measure(
 
 /// A socket for all frames of an interface of this thread's namespace. Reading does not wait.
 fn packets(name: &str) -> io::Result<OwnedFd> {
-    let text = std::ffi::CString::new(name)?;
-    // SAFETY: the text ends with a zero and lives until the call returns.
-    let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
     let protocol = PASSING.to_be();
-    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol)) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let of_protocol = NonZeroU32::new(protocol.into()).map(Protocol::from_raw);
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, of_protocol)?;
+    let index = name_to_index(&socket, name)?;
     // SAFETY: the address is plain data, of which all zeros is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
@@ -199,17 +193,9 @@ fn drain(socket: &OwnedFd) -> Option<f64> {
     let mut first = None;
     let mut bytes = [0_u8; 128];
     for _ in 0..BURST {
-        // SAFETY: the buffer has so many bytes and lives until the call returns.
-        let got = unsafe {
-            libc::recv(
-                socket.as_raw_fd(),
-                bytes.as_mut_ptr().cast(),
-                bytes.len(),
-                0,
-            )
-        };
-        if got <= 0 {
-            break;
+        match rustix::net::recv(socket, &mut bytes, RecvFlags::empty()) {
+            Ok((1.., _)) => {}
+            _ => break,
         }
         first.get_or_insert_with(|| stamp(socket.as_raw_fd()));
     }
@@ -367,18 +353,11 @@ impl Session {
             let at = Instant::now();
             if at >= due {
                 // What the interface does not take is not sent again.
-                // SAFETY: the frame has so many bytes and lives until the call returns.
-                unsafe {
-                    libc::send(source.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0);
-                }
+                let _ = rustix::net::send(source, &frame, SendFlags::empty());
                 due = at + GAP;
             }
             wait(
-                &[
-                    self.stream.as_raw_fd(),
-                    sinks[0].as_raw_fd(),
-                    sinks[1].as_raw_fd(),
-                ],
+                [self.stream.as_fd(), sinks[0].as_fd(), sinks[1].as_fd()],
                 due.saturating_duration_since(Instant::now()),
             );
             let came = [drain(&sinks[0]), drain(&sinks[1])];
@@ -452,18 +431,13 @@ impl Session {
 }
 
 /// Waits until there is something to read, or for so long.
-fn wait(descriptors: &[RawFd; 3], limit: Duration) {
-    let mut polls = descriptors.map(|fd| libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    });
-    let limit = libc::timespec {
+fn wait(descriptors: [BorrowedFd<'_>; 3], limit: Duration) {
+    let mut polls = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let limit = Timespec {
         tv_sec: 0,
         tv_nsec: limit.subsec_nanos().into(),
     };
-    // SAFETY: the array has three entries; it and the time live until the call returns.
-    unsafe { libc::ppoll(polls.as_mut_ptr(), 3, &raw const limit, std::ptr::null()) };
+    let _ = poll(&mut polls, Some(&limit));
 }
 
 fn message(id: u32, message: &Message) -> Vec<u8> {

@@ -38,11 +38,11 @@ pub use process::{Launch, Program};
 pub use signals::{heed_signals, interrupted};
 
 use crate::subject::Error;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Deref;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -332,25 +332,20 @@ fn lock_within(path: &Path, limit: Duration) -> Result<File, Error> {
 }
 
 fn try_lock(file: &File) -> bool {
-    // SAFETY: the descriptor is open as long as the file is borrowed.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    file.try_lock().is_ok()
 }
 
 /// Has this thread run on a core only. Where that is not allowed it runs anywhere.
 pub(crate) fn pin(core: usize) {
-    // SAFETY: the set is plain data that lives until the call returns.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if core < libc::CPU_SETSIZE as usize {
-            libc::CPU_SET(core, &mut set);
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-        }
+    if core < CpuSet::MAX_CPU {
+        let mut set = CpuSet::new();
+        set.set(core);
+        let _ = sched_setaffinity(None, &set);
     }
 }
 
 fn is_root() -> bool {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 /// Names in a directory, in order; none if it cannot be read.

@@ -10,6 +10,7 @@ pub use self::error::{Error, Misdeed};
 
 use crate::lines::Line;
 use crate::subjects::beside;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -145,7 +146,7 @@ pub fn run(
         .env(request.mark.0, request.mark.1)
         .process_group(0);
     let mut child = command.spawn().map_err(wrong("start"))?;
-    let pid = child.id() as libc::pid_t;
+    let pid = Pid::from_child(&child);
     let Some(output) = child.stdout.take() else {
         return Err(Error::NoOutput(path.display().to_string()));
     };
@@ -195,17 +196,17 @@ pub fn run(
                 problem = problem.or(Some(Misdeed::Late(request.limit.as_secs())));
             }
             asked = Some(Instant::now());
-            // SAFETY: a signal to a child that has not been waited for; no memory is involved.
-            unsafe { libc::kill(pid, libc::SIGTERM) };
+            // It has not been waited for.
+            let _ = kill_process(pid, Signal::TERM);
         }
         if asked.is_some_and(|at| at.elapsed() > GRACE) {
-            // SAFETY: as above; the group is the child's own.
-            unsafe { libc::kill(-pid, libc::SIGKILL) };
+            // The group is the child's own.
+            let _ = kill_process_group(pid, Signal::KILL);
         }
     };
-    // SAFETY: a signal to the group that the child was the first of; no memory is involved. Its
-    // number is nobody else's while one of the group lives, and has just been free where none does.
-    unsafe { libc::kill(-pid, libc::SIGKILL) };
+    // The child was the first of the group, whose number is nobody else's while one of it lives,
+    // and has just become free where none does.
+    let _ = kill_process_group(pid, Signal::KILL);
     // What it had printed before it ended. Who has left the group and holds the pipe is not waited
     // for.
     let end = Instant::now() + Duration::from_secs(2);

@@ -10,6 +10,7 @@
 //! rarely is, is measured again when the others have been ([`Usual`]).
 
 use crate::statistics::median;
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ struct Halted(Option<u32>);
 impl Halted {
     fn halt(process: Option<u32>) -> Halted {
         if let Some(process) = process {
-            signal(process, libc::SIGSTOP);
+            signal(process, Signal::STOP);
         }
         Halted(process)
     }
@@ -133,15 +134,14 @@ impl Halted {
 impl Drop for Halted {
     fn drop(&mut self) {
         if let Some(process) = self.0 {
-            signal(process, libc::SIGCONT);
+            signal(process, Signal::CONT);
         }
     }
 }
 
-fn signal(process: u32, signal: libc::c_int) {
-    // SAFETY: has no memory arguments. The process is a child's whose handle its owner holds, so
-    // its ID is not another's.
-    unsafe { libc::kill(process as libc::pid_t, signal) };
+fn signal(process: u32, signal: Signal) {
+    // The process is a child's whose handle its owner holds, so its ID is not another's.
+    let _ = Pid::from_raw(process as i32).map(|pid| kill_process(pid, signal));
 }
 
 /// Whether the way between two cores is another one.

@@ -18,6 +18,7 @@ pub use testpmd::Testpmd;
 pub use vpp::Vpp;
 
 use crate::subject::{Error, Job, MOST_ROUTES, MOST_STATIONS, Plan, Port, Subject};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::path::{Path, PathBuf};
 
 /// All switches that the lab knows, whether they are installed or not. `sluiced` is Sluice's
@@ -121,15 +122,9 @@ fn destinations(job: &Job, ports: usize) -> Option<Vec<(u16, Vec<u16>)>> {
 
 /// Cores that this process may use.
 pub fn allowed_cores() -> Vec<usize> {
-    // SAFETY: the set is plain data that lives until the call returns; the macro is given numbers
-    // that it has room for.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        (0..libc::CPU_SETSIZE as usize)
-            .filter(|core| libc::CPU_ISSET(*core, &set))
-            .collect()
-    }
+    let set = sched_getaffinity(None).unwrap_or_default();
+    let all = 0..CpuSet::MAX_CPU;
+    all.filter(|core| set.is_set(*core)).collect()
 }
 
 /// A core for what does not forward: one that the plan leaves, else the first.

@@ -3,9 +3,11 @@
 use super::{At, Handled};
 use crate::place::{pin, run};
 use crate::subject::{End, Error};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +17,11 @@ use std::thread::JoinHandle;
 /// Frames that are read from one file before it is the next one's turn.
 const BURST: usize = 64;
 const LARGEST: usize = 65536;
-/// How long the thread sleeps at most until it sees that it is to end, ms.
-const SLEEP: i32 = 100;
+/// How long the thread sleeps at most until it sees that it is to end.
+const SLEEP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// The thread. It ends when this is dropped.
 pub(super) struct Taps {
@@ -113,15 +118,9 @@ impl Shared {
     /// Forwards until the end is asked for, or a TAP is gone.
     fn forward(&self) {
         let mut frame = vec![0; LARGEST];
-        let mut polls: Vec<libc::pollfd> = self
-            .ports
-            .iter()
-            .map(|port| libc::pollfd {
-                fd: port.file.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            })
-            .collect();
+        let files = self.ports.iter().map(|port| &port.file);
+        let mut polls: Vec<PollFd<'_>> =
+            files.map(|file| PollFd::new(file, PollFlags::IN)).collect();
         while !self.ends.load(Ordering::Relaxed) {
             let mut busy = false;
             for port in &self.ports {
@@ -145,9 +144,7 @@ impl Shared {
                 }
             }
             if !busy {
-                let count = polls.len() as libc::nfds_t;
-                // SAFETY: the array has so many entries and lives until the call returns.
-                unsafe { libc::poll(polls.as_mut_ptr(), count, SLEEP) };
+                let _ = poll(&mut polls, Some(&SLEEP));
             }
         }
     }
@@ -172,10 +169,7 @@ fn open(end: &End) -> Result<File, Error> {
 }
 
 fn open_in(namespace: &File, name: &str) -> io::Result<File> {
-    // SAFETY: no pointers; the descriptor is open as long as the file is borrowed.
-    if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
     let mut options = File::options();
     let file = options
         .read(true)

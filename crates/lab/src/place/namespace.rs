@@ -2,9 +2,10 @@
 
 use super::{Cleaned, Place, making, names_in, record, records, run, run_with};
 use crate::subject::Error;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -96,13 +97,10 @@ impl Namespace {
     /// Calls a function in a thread that is in the namespace: sockets that it opens are there, and
     /// /proc/thread-self/net is the namespace's.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-        let descriptor = self.descriptor();
-        let work = || {
-            // SAFETY: no pointers; the descriptor is open as long as the namespace is borrowed.
-            match unsafe { libc::setns(descriptor, libc::CLONE_NEWNET) } {
-                0 => Ok(work()),
-                _ => Err(io::Error::last_os_error()),
-            }
+        let work = || -> io::Result<T> {
+            let kind = LinkNameSpaceType::Network;
+            move_into_link_name_space(self.file.as_fd(), Some(kind))?;
+            Ok(work())
         };
         std::thread::scope(|scope| scope.spawn(work).join())
             .map_err(|_| Error::Failed(format!("a thread in {} panicked", self.name)))?

@@ -3,10 +3,11 @@
 use super::command::last_of;
 use super::{Cleaned, MARK, Namespace, Place, failed, making, record, records};
 use crate::subject::Error;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -77,9 +78,8 @@ impl Place {
                 {
                     return Err(io::Error::last_os_error());
                 }
-                let size = size_of::<libc::cpu_set_t>();
-                if pinned && libc::sched_setaffinity(0, size, &cores) != 0 {
-                    return Err(io::Error::last_os_error());
+                if pinned {
+                    sched_setaffinity(None, &cores)?;
                 }
                 Ok(())
             });
@@ -109,18 +109,12 @@ impl Place {
     }
 }
 
-fn set_of(cores: &[usize]) -> libc::cpu_set_t {
-    // SAFETY: a set of cores is plain data, of which all zeros is the empty one; the macro checks
-    // the number of the core.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        for core in cores {
-            if *core < libc::CPU_SETSIZE as usize {
-                libc::CPU_SET(*core, &mut set);
-            }
-        }
-        set
+fn set_of(cores: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    for core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {
+        set.set(*core);
     }
+    set
 }
 
 impl Program {
@@ -199,8 +193,8 @@ impl Program {
 
     fn end(&mut self, limit: Duration) -> Result<(), Error> {
         if let Ok(None) = self.child.try_wait() {
-            // SAFETY: no pointers; the process has not been waited for, so the ID is its.
-            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+            // The process has not been waited for, so the ID is its.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
         let end = Instant::now() + limit;
         let result = loop {
@@ -275,25 +269,13 @@ impl Known {
 
     /// Sends it a signal, and nobody else: the descriptor stands for one process, which is looked
     /// at after the descriptor was got.
-    fn signal(&self, signal: libc::c_int) {
-        // SAFETY: no pointers.
-        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, self.id, 0) } as i32;
-        if descriptor < 0 {
-            return;
-        }
-        // SAFETY: the descriptor was just opened, and is nobody else's.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        if self.lives() {
-            // SAFETY: a null pointer stands for what kill() would say of the sender.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    descriptor.as_raw_fd(),
-                    signal,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                )
-            };
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.id as i32);
+        let descriptor = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(descriptor) = descriptor
+            && self.lives()
+        {
+            let _ = pidfd_send_signal(descriptor, signal);
         }
     }
 
@@ -362,10 +344,10 @@ pub(super) fn end_all(place: &Place, grace: Duration, cleaned: &mut Cleaned) {
         for process in &living {
             found.insert(process.id, *process);
             if late {
-                process.signal(libc::SIGKILL);
+                process.signal(Signal::KILL);
             } else if !asked.contains(&process.id) {
                 cleaned.removed.push(process.name());
-                process.signal(libc::SIGTERM);
+                process.signal(Signal::TERM);
                 asked.push(process.id);
             }
         }

@@ -2,9 +2,11 @@
 
 use super::{Cleaned, PLACES, take_away};
 use crate::subject::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::FromRawFd;
+use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,15 +30,12 @@ pub fn interrupted() -> Option<i32> {
 /// are removed and the process ends as the signal would have ended it. Signals that were ignored
 /// when the process was started (`nohup`) still are.
 pub fn heed_signals(grace: Duration) -> Result<(), Error> {
-    let problem = |what: &str| Error::Failed(format!("{what}: {}", io::Error::last_os_error()));
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for the two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(problem("a pipe for signals"));
-    }
-    PIPE.store(ends[1], Ordering::Relaxed);
-    // SAFETY: the descriptor is open and nobody else's.
-    let reader = unsafe { File::from_raw_fd(ends[0]) };
+    let problem = |what: &str, error: io::Error| Error::Failed(format!("{what}: {error}"));
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)
+        .map_err(|error| problem("a pipe for signals", error.into()))?;
+    // It stays open, for the handler.
+    PIPE.store(writer.into_raw_fd(), Ordering::Relaxed);
+    let reader = File::from(reader);
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || watch(reader, grace))
@@ -55,7 +54,7 @@ pub fn heed_signals(grace: Duration) -> Result<(), Error> {
             action.sa_sigaction = note as *const () as usize;
             action.sa_flags = libc::SA_RESTART;
             if libc::sigaction(signal, &action, std::ptr::null_mut()) != 0 {
-                return Err(problem("a signal's handler"));
+                return Err(problem("a signal's handler", io::Error::last_os_error()));
             }
         }
     }
@@ -112,13 +111,14 @@ fn watch(mut reader: File, grace: Duration) {
 
 /// Whether another signal comes within the time.
 fn readable(reader: &File, limit: Duration) -> bool {
-    use std::os::fd::AsRawFd;
-    let mut poll = libc::pollfd {
-        fd: reader.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
+    let limit = Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: limit.subsec_nanos().into(),
     };
-    // SAFETY: the structure lives until the call returns.
-    let ready = unsafe { libc::poll(&mut poll, 1, (limit.as_millis() as i32).max(20)) };
-    ready == 1
+    let least = Timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000_000,
+    };
+    let mut polls = [PollFd::new(reader, PollFlags::IN)];
+    poll(&mut polls, Some(&limit.max(least))) == Ok(1)
 }
