@@ -84,7 +84,8 @@ impl Line {
     /// A packet of another protocol, which claims nothing: ten times the number is its later end.
     fn prolong(&self) {
         let expires = self.expires.load(Ordering::Relaxed);
-        if let Some((word, _)) = self.read() {
+        // Without what lies beside, as for most packets: the exchange alone tells whose end it is.
+        if let Some(([word, _], _)) = self.versioned().read() {
             let (old, new) = (expires, 10 * word);
             let replaced =
                 (self.expires).compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);

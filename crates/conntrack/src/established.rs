@@ -1005,7 +1005,8 @@ impl Established {
             return usual.then_some(());
         }
         if end != expires {
-            // The line may have become another connection's just now, which ends at another time.
+            // The line may have become another connection's just now, which ends at another time;
+            // or at the same, and then its next packet sets its end right.
             let _ =
                 line.expires
                     .compare_exchange(expires, end, Ordering::Relaxed, Ordering::Relaxed);

@@ -154,7 +154,9 @@ fn short_icmp(packet: &[u8], is_summed: bool, zone: u16) -> Option<Key> {
         sum.add_bytes(bytes);
         sum.fold()
     };
-    if header[9] != ICMP || !is_whole || sum(header) != 0xffff {
+    // What is no request or reply is read elsewhere, and need not be summed twice.
+    let is_known = answer(false, *message.first()?).is_some();
+    if header[9] != ICMP || !is_whole || !is_known || sum(header) != 0xffff {
         return None;
     }
     if !is_summed && sum(message) != 0xffff {
@@ -197,7 +199,8 @@ fn wide(packet: &[u8], is_summed: bool, zone: u16) -> Option<Key> {
                 return None;
             }
         }
-        ICMPV6 => {}
+        // As in `short_icmp`.
+        ICMPV6 if answer(true, transport[0]).is_some() => {}
         _ => return None,
     }
     if !is_summed {

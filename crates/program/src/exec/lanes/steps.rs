@@ -12,6 +12,9 @@ use crate::prefetch::prefetch;
 use crate::rule::Rule;
 use packet::Frame;
 
+/// Fewest rules met by a burst that are fetched ahead.
+const FETCHED: usize = 8;
+
 /// What has become of a packet whose rule was to be executed at once.
 enum Step {
     /// It is queued for sending.
@@ -71,10 +74,11 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Prefetches rules' counters and what rules do, where there are too many for a cache.
+    /// Prefetches rules' counters and what rules do, where packets meet so many that these may be
+    /// in no cache.
     #[inline(always)]
     pub(crate) fn fetch(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
-        if burst.counters.are_many() && found.len() > 1 {
+        if found.len() >= FETCHED {
             Self::fetch_each(burst, found);
         }
     }

@@ -16,6 +16,7 @@ use crate::host::Host;
 use crate::rule::Rule;
 use conntrack::Earlier;
 use packet::Frame;
+use packet::key::at;
 use packet::mini_key::{self, MiniKey, NO_PATTERN};
 use packet::tunnel::TunnelWords;
 use smallvec::SmallVec;
@@ -185,6 +186,17 @@ fn is_by_few(mut set: LaneSet, ports: &[PortNo; LOOKUP_MAX]) -> bool {
     set.is_empty()
 }
 
+/// Returns whether packets of one source came by different ports.
+fn has_moved(set: LaneSet, hot: &[MiniKey], ports: &[PortNo; LOOKUP_MAX]) -> bool {
+    const { assert!(at::ETH_SRC.is_multiple_of(8)) };
+    let mut sources: SmallVec<[(u64, PortNo); LOOKUP_MAX]> = SmallVec::new();
+    let source = |lane: usize| u64::from_be(hot[lane].words[at::ETH_SRC / 8]) >> 16;
+    sources.extend(set.iter().map(|lane| (source(lane), ports[lane])));
+    sources.sort_unstable();
+    let mut neighbours = sources.iter().zip(sources.iter().skip(1));
+    neighbours.any(|(one, next)| one.0 == next.0 && one.1 != next.1)
+}
+
 impl<F: Frame> Engine<F> {
     /// Takes packets from the front that came by these ports, if they are of the common kinds, and
     /// returns how many. Those with verdicts of the first table are done; from the first without
@@ -246,8 +258,9 @@ impl<F: Frame> Engine<F> {
     /// Gives those of these packets that meet a rule whose only step is NORMAL to the learning
     /// switch, each port's together, and puts the others into lanes, which it returns. Their mini
     /// keys have been read, and their frames are the first of `frames`. Does nothing and returns
-    /// None where the first meets no such rule, since then hardly any does, and where few came by
-    /// the same port: a run of one or two takes the switch longer than walks.
+    /// None where the first meets no such rule, since then hardly any does; where few came by the
+    /// same port, since a run of one or two takes the switch longer than walks; and where packets
+    /// of one source came by two ports: the switch must learn from the last one.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     #[inline(never)]
     fn normal_by_ports<H: Host<F>>(
@@ -281,6 +294,9 @@ impl<F: Frame> Engine<F> {
             return None;
         }
         let normal = all.those(|at| found[at].is_some_and(Rule::only_normal));
+        if has_moved(normal, hot, &came) {
+            return None;
+        }
         for (at, rule) in normal.iter().filter_map(|at| Some((at, found[at]?))) {
             let (counter, bytes) = (rule.spec.counter, hot[at].len.into());
             burst.counters.add(counter, 1, bytes, burst.now_ms);
