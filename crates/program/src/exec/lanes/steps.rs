@@ -2,6 +2,7 @@
 //! executed one after the other, without the overhead of sets.
 
 use crate::actions::block::{ActionBlock, ActionBlocks, End};
+use crate::actions::transfer::Transfers;
 use crate::burst::{LaneSet, Members, One};
 use crate::classifier::lanes::Meeting;
 use crate::exec::Engine;
@@ -12,7 +13,7 @@ use crate::prefetch::prefetch;
 use crate::rule::Rule;
 use packet::Frame;
 
-/// Fewest rules met by a burst that are fetched ahead.
+/// Fewest rules met together whose transfers are fetched ahead.
 const FETCHED: usize = 8;
 
 /// What has become of a packet whose rule was to be executed at once.
@@ -23,6 +24,12 @@ enum Step {
     Waits { table: u8, resubmit: bool },
     /// Nothing has been done: its rule is of another kind.
     Not,
+}
+
+/// Returns the transfers of a rule's first block.
+#[inline(always)]
+fn transfers(rule: &Rule) -> Option<&Transfers> {
+    rule.blocks()?.first()?.transfers.as_deref()
 }
 
 impl<F: Frame> Engine<F> {
@@ -74,28 +81,30 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Prefetches rules' counters and what rules do, where packets meet so many that these may be
-    /// in no cache.
+    /// Prefetches rules' counters, where there are too many for a cache, and what rules do, where
+    /// packets meet many that do more than writes of registers.
     #[inline(always)]
     pub(crate) fn fetch(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
-        if found.len() >= FETCHED {
-            Self::fetch_each(burst, found);
+        if burst.counters.are_many() {
+            for rule in found.iter().filter_map(|(rule, _)| *rule) {
+                burst.counters.prefetch(rule.spec.counter);
+            }
+        }
+        // Others are mostly like the first.
+        if found.len() >= FETCHED && found[0].0.is_some_and(|rule| transfers(rule).is_some()) {
+            Self::fetch_transfers(found);
         }
     }
 
     #[inline(never)]
-    fn fetch_each(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
+    fn fetch_transfers(found: &[Meeting<'_>]) {
         let rules = || found.iter().filter_map(|(rule, _)| *rule);
-        let blocks = || rules().filter_map(|rule| rule.blocks()?.first());
-        for rule in rules() {
-            burst.counters.prefetch(rule.spec.counter);
-            if let Some(block) = rule.blocks().and_then(|blocks| blocks.first()) {
-                let from = std::ptr::from_ref(block).cast::<[u8; 64]>();
-                let lines = size_of::<ActionBlock>() / 64;
-                (0..lines).for_each(|line| prefetch(from.wrapping_add(line)));
-            }
+        for block in rules().filter_map(|rule| rule.blocks()?.first()) {
+            let from = std::ptr::from_ref(block).cast::<[u8; 64]>();
+            let lines = size_of::<ActionBlock>() / 64;
+            (0..lines).for_each(|line| prefetch(from.wrapping_add(line)));
         }
-        for transfers in blocks().filter_map(|block| block.transfers.as_deref()) {
+        for transfers in rules().filter_map(transfers) {
             let from = std::ptr::from_ref(transfers).cast::<[u8; 64]>();
             (0..2).for_each(|line| prefetch(from.wrapping_add(line)));
         }
