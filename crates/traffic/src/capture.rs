@@ -3,6 +3,8 @@
 //! Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. Only Ethernet frames that were
 //! captured whole are taken: others cannot be sent as they were.
 
+// By its path, since the fuzz target has this module by its own path.
+#[path = "capture/error.rs"]
 mod error;
 
 pub use self::error::{BlockDefect, CaptureError};

@@ -1231,7 +1231,7 @@ fn switch_between(tunnels: u32) {
     bed.switch.rule(bed.overlay, 0, 1, all, vec![Op::Normal]);
     let tcp = |to: [u8; 6]| {
         let from = [2, 0, 0, 0, 0, 9];
-        let builder = Builder::ethernet(from, to).ipv4(0x0a01_0102, 0x0a01_0101);
+        let builder = Builder::ethernet(to, from).ipv4(0x0a01_0102, 0x0a01_0101);
         builder.tcp(7, 8, 0).payload(&[to[5]; 60]).frame()
     };
     bed.inner.put(tcp([2, 0, 0, 0, 0, 7]));
