@@ -17,7 +17,7 @@
 #[path = "rules/error.rs"]
 mod error;
 
-pub use self::error::{BadRule, Defect, Excerpt};
+pub use self::error::{BadRule, Defect};
 
 use std::net::IpAddr;
 

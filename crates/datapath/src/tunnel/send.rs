@@ -844,11 +844,13 @@ fn take_out<F: Frame>(
     found: &Usual,
     looks: bool,
 ) -> Result<(), DropReason> {
-    if found.is_congested() || found.has_options() && !looks {
-        check_options(bridge, found.options(frame))?;
-    }
+    // Where somebody looks, options are checked while they are noted, unless something before that
+    // may fail.
     if found.is_congested() {
+        check_options(bridge, found.options(frame))?;
         found.carry_congestion(frame)?;
+    } else if found.has_options() && !looks {
+        check_options(bridge, found.options(frame))?;
     }
     match looks {
         true => note(arrivals, slot, bridge, &found.info(), found.options(frame))?,
@@ -1052,8 +1054,7 @@ impl<F: Frame> Forward<'_, F> {
         mirrored: u32,
         frames: &mut impl Iterator<Item = F>,
     ) {
-        let (slot, spec) = (port.id.slot(), &tunnel.spec);
-        let id = spec.key_of(&TunnelInfo::default());
+        let slot = port.id.slot();
         let mut run = Run {
             frames: std::mem::take(&mut self.sending.run),
             device: None,
@@ -1061,7 +1062,7 @@ impl<F: Frame> Forward<'_, F> {
         };
         loop {
             // Anew after each frame that is not common, which may have had headers prepared again.
-            let place = match spec.carries {
+            let place = match tunnel.spec.carries {
                 Carries::Frames => self.sending.header(self.snapshot, slot, tunnel, 0).ok(),
                 Carries::Packets => None,
             };
@@ -1071,7 +1072,8 @@ impl<F: Frame> Forward<'_, F> {
                 run.device = Some(prepared.device);
                 for mut frame in frames.by_ref() {
                     let length = frame.len() as u64;
-                    if !prepared.push_quick(&mut frame, id, &tunnels.secret, GeneveOptions::NONE) {
+                    let (id, none) = (prepared.id, GeneveOptions::NONE);
+                    if !prepared.push_quick(&mut frame, id, &tunnels.secret, none) {
                         other = Some(frame);
                         break;
                     }

@@ -108,6 +108,22 @@ impl Bed {
             .unwrap()
     }
 
+    /// Adds so many tunnels of VXLAN, which is returned, at ports from 10 on and with the keys from
+    /// 1 on.
+    fn keyed_tunnels(&mut self, count: u32) -> TunnelKind {
+        let vxlan = TunnelKind::Vxlan { gbp: false };
+        for number in 0..count {
+            let key = TunnelKey::Fixed(u64::from(number) + 1);
+            let spec = TunnelSpec {
+                in_key: key,
+                out_key: key,
+                ..TunnelSpec::new(vxlan, remote())
+            };
+            self.tunnel(10 + number, spec);
+        }
+        vxlan
+    }
+
     /// Returns what the underlay has sent, once there are `count` frames, as a device puts it on
     /// its wire: segmented, and with its checksums done.
     fn sent(&self, count: u64) -> Vec<HeapFrame> {
@@ -1158,16 +1174,7 @@ fn packets_of_many_tunnels_are_told_apart() {
     const TUNNELS: u32 = 40;
     let mut bed = Bed::new();
     bed.underlay(true);
-    let vxlan = TunnelKind::Vxlan { gbp: false };
-    for number in 0..TUNNELS {
-        let key = TunnelKey::Fixed(u64::from(number) + 1);
-        let spec = TunnelSpec {
-            in_key: key,
-            out_key: key,
-            ..TunnelSpec::new(vxlan, remote())
-        };
-        bed.tunnel(10 + number, spec);
-    }
+    bed.keyed_tunnels(TUNNELS);
     // Each in turn: bursts in which every packet is of another tunnel.
     let out = (0..TUNNELS).map(|number| Op::Output(10 + number)).collect();
     bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
@@ -1202,16 +1209,7 @@ fn the_learning_switch_takes_bursts_of_many_tunnels() {
 fn switch_between(tunnels: u32) {
     let mut bed = Bed::new();
     bed.underlay(true);
-    let vxlan = TunnelKind::Vxlan { gbp: false };
-    for number in 0..tunnels {
-        let key = TunnelKey::Fixed(u64::from(number) + 1);
-        let spec = TunnelSpec {
-            in_key: key,
-            out_key: key,
-            ..TunnelSpec::new(vxlan, remote())
-        };
-        bed.tunnel(10 + number, spec);
-    }
+    let vxlan = bed.keyed_tunnels(tunnels);
     let host = |number: u32| [2, 0, 0, 0, 1, number as u8];
     // Packets of hosts behind the tunnels, three of each, as these would send them.
     let mut matching = in_port(1);

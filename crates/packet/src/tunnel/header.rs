@@ -516,10 +516,7 @@ impl Header {
         if self.usual {
             return self.push_usual(frame, id, tos, ttl, hash, options);
         }
-        let behind = match self.kind {
-            TunnelKind::Geneve => options.bytes(),
-            _ => &[],
-        };
+        let behind = self.behind(options);
         let length = self.header_len() + behind.len();
         let total = length + frame.len();
         let ip_length = total - usize::from(self.l3);
@@ -570,10 +567,7 @@ impl Header {
         const IP: usize = ETHERNET_LEN;
         const UDP: usize = IP + IPV4_LEN;
         const TUNNEL: usize = UDP + UDP_LEN;
-        let behind = match self.kind {
-            TunnelKind::Geneve => options.bytes(),
-            _ => &[],
-        };
+        let behind = self.behind(options);
         let length = frame.len() + USUAL + behind.len() - IP;
         if length > usize::from(u16::MAX) || !frame.push_front(USUAL + behind.len()) {
             return false;
@@ -590,20 +584,36 @@ impl Header {
                 header[TUNNEL + 1] |= GENEVE_CRITICAL;
             }
         }
-        let mut sum = Sum::new();
-        sum.add_u16(self.ip_sum);
-        sum.add_u16(tos.into());
-        sum.add_u16(length as u16);
-        sum.add_u16(u16::from(ttl) << 8);
+        let sum = self.ip_sum_of(length as u16, tos, ttl).finish();
         header[IP + 1] = tos;
         header[IP + 2..IP + 4].copy_from_slice(&(length as u16).to_be_bytes());
         header[IP + 8] = ttl;
-        header[IP + 10..IP + 12].copy_from_slice(&sum.finish().to_be_bytes());
+        header[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
         header[UDP..UDP + 2].copy_from_slice(&source_port(hash).to_be_bytes());
         let length = (length - IPV4_LEN) as u16;
         header[UDP + 4..UDP + 6].copy_from_slice(&length.to_be_bytes());
         header[TUNNEL + 4..].copy_from_slice(&((id as u32) << 8).to_be_bytes());
         true
+    }
+
+    /// Returns the options that follow this header.
+    #[inline(always)]
+    fn behind<'o>(&self, options: GeneveOptions<'o>) -> &'o [u8] {
+        match self.kind {
+            TunnelKind::Geneve => options.bytes(),
+            _ => &[],
+        }
+    }
+
+    /// Returns the sum over the IPv4 header with these fields, and without an identification.
+    #[inline(always)]
+    fn ip_sum_of(&self, length: u16, tos: u8, ttl: u8) -> Sum {
+        let mut sum = Sum::new();
+        sum.add_u16(self.ip_sum);
+        sum.add_u16(tos.into());
+        sum.add_u16(length);
+        sum.add_u16(u16::from(ttl) << 8);
+        sum
     }
 
     /// Writes length, DSCP, ECN, TTL and the IPv4 header's identification and checksum.
@@ -617,11 +627,7 @@ impl Header {
             (ip[4], ip[5], ip[7]) = (high, low, ttl);
             return;
         }
-        let mut sum = Sum::new();
-        sum.add_u16(self.ip_sum);
-        sum.add_u16(tos.into());
-        sum.add_u16(length);
-        sum.add_u16(u16::from(ttl) << 8);
+        let mut sum = self.ip_sum_of(length, tos, ttl);
         if identification != 0 {
             sum.add_u16(identification);
             ip[4..6].copy_from_slice(&identification.to_be_bytes());

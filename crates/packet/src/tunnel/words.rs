@@ -115,9 +115,8 @@ impl TunnelWords {
     /// held.
     #[inline(always)]
     pub fn write(&mut self, index: u8, value: u64, mask: u64) {
-        let place = PLACES[usize::from(index % 128)];
-        if let Some(word) = self.words.get_mut(usize::from(place)) {
-            *word = *word & !mask | value;
+        if let Some(place) = TunnelWords::place(index.into()) {
+            self.write_at(place, value, mask);
         }
     }
 

@@ -151,7 +151,10 @@ pub enum NoChart {
     )]
     TooManyLines(usize),
     /// It would have this many bars.
-    #[error("{} bars are more than a plot can show; the table has them", number::fixed(*.0 as f64, 0))]
+    #[error(
+        "{} bars are more than a plot can show; the table has them",
+        number::fixed(*.0 as f64, 0)
+    )]
     TooManyBars(usize),
 }
 
