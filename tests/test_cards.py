@@ -14,6 +14,22 @@ FLOWS = 64
 OUTSIDE, PEER = "192.0.2.1", "192.0.2.2"
 
 
+# The key of virtio-net's driver: the one of Microsoft's specification.
+RSS_KEY = bytes.fromhex(
+    "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"
+)
+
+
+def entry_of(flow, entries):
+    """The entry of the card's indirection table to which a flow's datagrams belong."""
+    data = b"\xc0\0\2\x09" + b"\xc0\0\2\x0a" + struct.pack("!HH", 1000 + flow, 4000)
+    key, total = int.from_bytes(RSS_KEY, "big"), 0
+    for at in range(len(data) * 8):
+        if data[at // 8] >> (7 - at % 8) & 1:
+            total ^= key >> (len(RSS_KEY) * 8 - 32 - at) & 0xFFFFFFFF
+    return total % entries
+
+
 def datagram(flow, length=26):
     """A UDP datagram of one of many flows, to nobody, of so many bytes behind the IP header."""
     payload = struct.pack("!HHHH", 1000 + flow, 4000, length, 0) + bytes(length - 8)
@@ -100,7 +116,30 @@ class Cards:
         return self.guest.vsctl(*words)
 
 
-@test(timeout=180)
+def entries_of(guest, port):
+    """The queue and the packets of each entry of a card's indirection table."""
+    lines = guest.appctl("sluice/steering-entries", port).splitlines()[1:]
+    return [tuple(int(word) for word in line.split()[1:]) for line in lines]
+
+
+def move_all(guest, port, count, queue):
+    """Moves the first entries of a card's indirection table to a queue."""
+    for first in range(0, count, 32):
+        last = min(first + 31, count - 1)
+
+        def moved(first=first, last=last):
+            words = ["sluice/steering-move-entries", port, f"{first}-{last}", str(queue)]
+            return "try again" not in guest.appctl(*words, ok=False)
+
+        wait_for("earlier moves have ended", moved, 20)
+
+    def there():
+        return {queue for queue, _ in entries_of(guest, port)[:count]} == {queue}
+
+    wait_for(f"{count} entries at queue {queue}", there, 20)
+
+
+@test(timeout=240)
 def cards_driven_by_pci_drivers_in_a_guest(lab):
     """virtio-net and vmxnet3: link, queues, traffic to another guest's card, hash, MTU, removal."""
     cards = Cards(lab)
@@ -130,6 +169,40 @@ def cards_driven_by_pci_drivers_in_a_guest(lab):
     guest.run("ovs-ofctl add-flow br0 priority=40000,udp,actions=drop")
     come = cards.send()
     check(len(come) == 2 and min(come) > FLOWS, f"frames of {FLOWS} flows by worker: {come}")
+
+    # Which flow comes by which queue is told by the card's table, whose entries can be moved, and
+    # keep their places when the device is stopped for a shorter MTU.
+    table = entries_of(guest, "virtio")
+    check(len(table) >= 64 and {queue for queue, _ in table} == {0, 1}, f"table: {table}")
+    used = {entry_of(flow, len(table)) for flow in range(FLOWS)}
+    guest.vsctl("set", "Open_vSwitch", ".", "other_config:sluice-steering=adaptive")
+    before = entries_of(guest, "virtio")
+    cards.send()
+    counted = [
+        now - then
+        for (_, now), (_, then) in zip(entries_of(guest, "virtio"), before, strict=True)
+    ]
+    # Other packets, of ARP and neighbour discovery, are few.
+    of_flows = sum(counted[entry] for entry in used)
+    check(of_flows > 4 * (sum(counted) - of_flows), f"by entry: {counted}, used: {used}")
+    guest.vsctl("set", "Open_vSwitch", ".", "other_config:sluice-steering=off")
+    move_all(guest, "virtio", len(table), 0)
+    come = cards.send()
+    check(max(come) > FLOWS and min(come) == 0, f"frames by worker, by one queue only: {come}")
+    guest.vsctl("set", "Interface", "virtio", "mtu_request=1450")
+    becomes(lambda: guest.get("virtio", "mtu"), "1450", "MTU of virtio")
+    outside.reaches(PEER)
+    before = entries_of(guest, "virtio")
+    check({queue for queue, _ in before} == {0}, f"table after a restart: {before}")
+    come = cards.send()
+    check(max(come) > FLOWS and min(come) == 0, f"frames by worker after a restart: {come}")
+    move_all(guest, "virtio", len(table) // 2, 1)
+    come = cards.send()
+    check(min(come) > FLOWS, f"frames by worker, by both queues again: {come}")
+    said = guest.appctl("sluice/steering")
+    moved = re.search(r"card virtio: .* moved (\d+), of these hurried \d+, refused 0; parked 0", said)
+    least = len(table) + len(table) // 2
+    check(moved and int(moved[1]) >= least, f"sluice/steering: {said}")
 
     # A shorter MTU, for which the device is stopped.
     guest.vsctl("set", "Interface", "virtio", "mtu_request=1400")

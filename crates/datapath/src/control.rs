@@ -8,6 +8,7 @@
 
 mod balancing;
 mod bridges;
+pub(crate) mod cards;
 pub(crate) mod explain;
 mod fragments;
 mod reports;
@@ -43,7 +44,7 @@ use crate::worker::{Command, Returns, RxPort, Shared};
 use conntrack::Tracker;
 use packet::Frame;
 use packet::flow_hash::Secret;
-use packet::io::QueueDrops;
+use packet::io::{Indirection, QueueDrops};
 use program::Program;
 use program::actions::PortNo;
 use program::epoch::Epoch;
@@ -151,6 +152,8 @@ struct PortRecord<F: Frame> {
     /// it.
     histories: Vec<(History, History)>,
     taken: TakenCycles,
+    /// The device's indirection table, if it has one.
+    indirection: Option<Arc<dyn Indirection>>,
 }
 
 impl<F: Frame> PortRecord<F> {
@@ -364,6 +367,7 @@ impl<F: Frame + 'static> Datapath<F> {
             policing: Policing::default(),
             histories: rx.iter().map(|_| Default::default()).collect(),
             taken: rx.iter().map(|_| Default::default()).collect(),
+            indirection: None,
         });
         self.police(id)?;
         self.reshape(id)?;

@@ -96,6 +96,21 @@ pub enum Error {
     /// There is no bucket of flows with this number.
     #[error("there is no bucket {0}: they are numbered from 0 to {last}", last = crate::steering::BUCKETS - 1)]
     NoSuchBucket(usize),
+    /// The port's device has no indirection table, or one receive queue only.
+    #[error("its device has no indirection table, or only one receive queue")]
+    NoTable,
+    /// The device's indirection table has no entry with this number.
+    #[error("the indirection table has no entry {0}")]
+    NoSuchEntry(usize),
+    /// The port has no receive queue with this index.
+    #[error("the port has no receive queue {0}")]
+    NoSuchQueue(usize),
+    /// More entries than can move at a time.
+    #[error("at most {0} entries move at a time")]
+    TooManyEntries(usize),
+    /// Entries of the device's indirection table are being moved.
+    #[error("other entries are being moved; try again")]
+    TableIsBusy,
     /// The MAC table is full of static entries.
     #[error("learning table is full of static entries")]
     TableFull,

@@ -44,6 +44,7 @@ mod wake;
 mod worker;
 
 pub use assign::{Assignment, AutoBalance};
+pub use control::cards::SteeringCard;
 pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};
 pub use control::shaping::Watched;
 pub use control::stages::change_cycles;

@@ -1034,7 +1034,7 @@ fn share_out<F: Frame>(
         let mut more = std::mem::take(&mut giver.spare);
         last = {
             let _stage = stages::enter(Stage::Receive, 0);
-            port.queue.receive(&mut more)
+            port.queue.receive_more(&mut more)
         };
         stages::add_packets(Stage::Receive, last);
         if last > 0 {

@@ -18,6 +18,11 @@ pub trait RxQueue<F: Frame>: Send {
     /// blocks.
     fn receive(&mut self, out: &mut Vec<F>) -> usize;
 
+    /// Like `receive`, where the frames of the last call have not been processed yet.
+    fn receive_more(&mut self, out: &mut Vec<F>) -> usize {
+        self.receive(out)
+    }
+
     /// Sets how many frames `receive` returns at most from now on, 1 to [`BURST`]; a queue may
     /// round up to what its device can do. A worker asks for fewer where each takes it long.
     fn limit(&mut self, most: usize) {
@@ -76,6 +81,45 @@ pub trait RxQueue<F: Frame>: Send {
     fn drops(&self) -> QueueDrops {
         QueueDrops::default()
     }
+}
+
+/// The indirection table (RETA) of a device with several receive queues: the packets of one hash go
+/// to the queue of one entry. Entries move without reordering packets: the new queue keeps those of
+/// an entry that moves until the old one has handed out all of its own.
+pub trait Indirection: Send + Sync {
+    /// Returns the number of entries.
+    fn entries(&self) -> usize;
+
+    /// Returns the index of the queue that an entry leads to.
+    fn queue(&self, entry: usize) -> u16;
+
+    /// Sets whether packets are counted by entry.
+    fn watch(&self, on: bool);
+
+    /// Returns the number of packets of an entry so far, extrapolated from samples.
+    fn packets(&self, entry: usize) -> u64;
+
+    /// Begins to move entries to other queues, as pairs of an entry and a queue's index. Returns
+    /// false, and does nothing, while earlier moves have not ended, if the device is closed, or if
+    /// there is no such entry or queue.
+    fn begin_moves(&self, moves: &[(u16, u16)]) -> bool;
+
+    /// Returns what has become of moves so far.
+    fn counts(&self) -> IndirectionCounts;
+}
+
+/// What has become of moves of entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndirectionCounts {
+    /// Moves done.
+    pub moved: u64,
+    /// Of these, moves in which packets may have been reordered: more came than can be kept, or the
+    /// old queue was not emptied in time.
+    pub hurried: u64,
+    /// Moves that the device refused.
+    pub failed: u64,
+    /// Frames that wait now for a move to end.
+    pub parked: u64,
 }
 
 /// A transmit queue, owned by one worker.

@@ -12,7 +12,7 @@
 //! * [`options`] are tunnel options whose meaning each bridge defines (`tun_metadata`).
 //! * [`mini_key`] reads a burst's common packets into one cache line each and compares them with
 //!   patterns.
-//! * [`flow_hash`] hashes a frame by its flow without parsing it first.
+//! * [`flow_hash`] hashes a frame by its flow without parsing it first; [`rss`] as network cards do.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps its checksums
 //!   correct; [`segment`] splits large frames (GSO).
 //! * [`mod@tuple`] reads addresses and ports of packets whose checksums are right.
@@ -34,6 +34,7 @@ pub mod matching;
 pub mod mini_key;
 pub mod options;
 pub mod parse;
+pub mod rss;
 pub mod segment;
 pub mod tunnel;
 pub mod tuple;

@@ -188,6 +188,8 @@ struct sluice_eth_info {
     uint64_t rx_offloads;
     uint64_t tx_offloads;
     uint64_t rss_types;
+    uint16_t table_size;
+    uint16_t pad[3];
 };
 
 int sluice_eth_info(uint16_t port, struct sluice_eth_info *out)
@@ -219,6 +221,7 @@ int sluice_eth_info(uint16_t port, struct sluice_eth_info *out)
     out->rx_offloads = info.rx_offload_capa;
     out->tx_offloads = info.tx_offload_capa;
     out->rss_types = info.flow_type_rss_offloads;
+    out->table_size = info.reta_size;
     return 0;
 }
 
@@ -273,6 +276,62 @@ int sluice_eth_setup(uint16_t port, struct sluice_eth_conf *conf, struct rte_mem
         if (error != 0)
             return error;
     }
+    return 0;
+}
+
+/* Most entries of an indirection table (ice has so many), and their groups. */
+#define TABLE_MOST 2048
+#define TABLE_GROUPS (TABLE_MOST / RTE_ETH_RETA_GROUP_SIZE)
+
+/* Reads the queue of each entry of the indirection table. */
+int sluice_eth_read_table(uint16_t port, uint16_t *queues, uint16_t size)
+{
+    struct rte_eth_rss_reta_entry64 groups[TABLE_GROUPS] = { 0 };
+    int error;
+
+    if (size > TABLE_MOST)
+        return -E2BIG;
+    for (uint16_t entry = 0; entry < size; entry++)
+        groups[entry / RTE_ETH_RETA_GROUP_SIZE].mask |= UINT64_C(1) << entry % RTE_ETH_RETA_GROUP_SIZE;
+    error = rte_eth_dev_rss_reta_query(port, groups, size);
+    if (error != 0)
+        return error;
+    for (uint16_t entry = 0; entry < size; entry++)
+        queues[entry] = groups[entry / RTE_ETH_RETA_GROUP_SIZE].reta[entry % RTE_ETH_RETA_GROUP_SIZE];
+    return 0;
+}
+
+/* Writes the queue of each entry. */
+int sluice_eth_write_table(uint16_t port, const uint16_t *queues, uint16_t size)
+{
+    struct rte_eth_rss_reta_entry64 groups[TABLE_GROUPS] = { 0 };
+
+    if (size > TABLE_MOST)
+        return -E2BIG;
+    for (uint16_t entry = 0; entry < size; entry++) {
+        struct rte_eth_rss_reta_entry64 *group = &groups[entry / RTE_ETH_RETA_GROUP_SIZE];
+        group->mask |= UINT64_C(1) << entry % RTE_ETH_RETA_GROUP_SIZE;
+        group->reta[entry % RTE_ETH_RETA_GROUP_SIZE] = queues[entry];
+    }
+    return rte_eth_dev_rss_reta_update(port, groups, size);
+}
+
+/* Reads the key of the hash, into room of `*length` bytes, and what is hashed. */
+int sluice_eth_read_hash(uint16_t port, uint8_t *key, uint8_t *length, uint64_t *types)
+{
+    struct rte_eth_rss_conf conf = { .rss_key = key, .rss_key_len = *length };
+    struct rte_eth_dev_info info;
+    int error = rte_eth_dev_info_get(port, &info);
+
+    if (error != 0)
+        return error;
+    if (info.hash_key_size > *length)
+        return -E2BIG;
+    error = rte_eth_dev_rss_hash_conf_get(port, &conf);
+    if (error != 0)
+        return error;
+    *length = info.hash_key_size;
+    *types = conf.rss_hf;
     return 0;
 }
 

@@ -10,6 +10,7 @@ use crate::eal::{Eal, with_reason};
 use crate::egress::{self, Abilities};
 use crate::error::{DetachError, Error};
 use crate::gate::{Gate, Inside, Key};
+use crate::indirection::{Receiver, Table, Write};
 use crate::mbuf::{self, Mbuf};
 use crate::pool::{DATA_ROOM, Pool, Size};
 use crate::raw::{
@@ -19,7 +20,8 @@ use crate::spec::{Dpdk, PortSpec};
 use crate::{Mac, OpenPort, PortControl, PortInfo};
 use packet::Frame;
 use packet::frame::Gso;
-use packet::io::{BURST, Lengths, RxQueue, TxOutcome, TxQueue};
+use packet::io::{BURST, Indirection, Lengths, RxQueue, TxOutcome, TxQueue};
+use packet::rss::{KEY_MAX, Kinds, Rss};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::mem::ManuallyDrop;
@@ -93,6 +95,10 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
             unsafe { raw::sluice_eth_set_mac(port, mac.as_ptr()) }
         })?;
     }
+    let table = match conf.rx_queues {
+        0 | 1 => None,
+        count => indirection(&spec.name, device.port, &info, count),
+    };
     let shared = Arc::new(Shared {
         port,
         rx_gates: (0..conf.rx_queues).map(|_| Gate::open()).collect(),
@@ -110,6 +116,8 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
                 port,
                 queue,
                 most: BURST as u16,
+                table: (table.as_ref())
+                    .map(|table| Receiver::new(table, queue, conf.rx_descriptors)),
             }) as Box<dyn RxQueue<Mbuf>>
         })
         .collect();
@@ -119,6 +127,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
         device: ManuallyDrop::new(device),
         conf,
         pool,
+        table,
         closed: false,
         configured: true,
         admin_up: true,
@@ -267,6 +276,59 @@ fn configuration(info: &EthInfo, options: &Dpdk, tx_queues: u16, mtu: u16) -> Et
         tx_offloads,
         rss_types: info.rss_types,
     }
+}
+
+/// A started device's indirection table, behind the driver's calls.
+struct DeviceTable(u16);
+
+impl Write for DeviceTable {
+    fn write(&mut self, queues: &[u16]) -> Result<(), i32> {
+        // SAFETY: the array has the stated length. The device is open, for its table is forgotten
+        // before it is closed.
+        match unsafe { raw::sluice_eth_write_table(self.0, queues.as_ptr(), queues.len() as u16) } {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+}
+
+/// Returns the indirection table of a started device with so many receive queues; None if it has
+/// none that can be read.
+fn indirection(name: &str, port: u16, info: &EthInfo, count: u16) -> Option<Arc<Table>> {
+    let mut queues = vec![0; usize::from(info.table_size)];
+    let (mut key, mut length, mut types) = ([0; KEY_MAX], KEY_MAX as u8, 0);
+    // SAFETY: the array has the stated length.
+    let read = unsafe { raw::sluice_eth_read_table(port, queues.as_mut_ptr(), info.table_size) };
+    let driver = text(&info.driver);
+    let why = match read {
+        _ if queues.is_empty() => "it has none".to_owned(),
+        _ if info.rss_types & raw::rss::ALL == 0 => "it hashes neither IP, TCP nor UDP".to_owned(),
+        // It stops and starts the device for each change, while workers use it.
+        _ if driver.starts_with("mlx5") => format!("{driver} restarts the device for it"),
+        0 if queues.iter().all(|queue| *queue < count) => String::new(),
+        0 => "it leads to queues that are not used".to_owned(),
+        code => crate::describe(-code),
+    };
+    if !why.is_empty() {
+        tracing::info!(target: "dpdk", "{name}: flows cannot be moved by the device's indirection table: {why}");
+        return None;
+    }
+    // SAFETY: the key has the stated length, and the others are writable. If the driver does not
+    // tell them, frames without a hash of the device's all count for one entry.
+    if unsafe { raw::sluice_eth_read_hash(port, key.as_mut_ptr(), &mut length, &mut types) } != 0 {
+        (length, types) = (0, 0);
+    }
+    let has = |kind: u64| types & kind != 0;
+    let kinds = Kinds {
+        ipv4: has(raw::rss::IPV4),
+        tcp4: has(raw::rss::TCP4),
+        udp4: has(raw::rss::UDP4),
+        ipv6: has(raw::rss::IPV6),
+        tcp6: has(raw::rss::TCP6),
+        udp6: has(raw::rss::UDP6),
+    };
+    let rss = Rss::new(&key[..usize::from(length).min(KEY_MAX)], kinds);
+    Table::start(name, &queues, count, rss, Box::new(DeviceTable(port)))
 }
 
 /// Returns the data bytes of a buffer: a whole frame if the device cannot scatter one over several.
@@ -464,6 +526,45 @@ struct EthRx {
     queue: u16,
     /// Most frames asked for at a time, at most [`BURST`].
     most: u16,
+    table: Option<Receiver<Mbuf>>,
+}
+
+impl EthRx {
+    /// Appends the frames that the driver has; None if the device is stopped or gone.
+    #[inline(always)]
+    fn poll(&mut self, out: &mut Vec<Mbuf>) -> Option<usize> {
+        let _inside = self.key.try_enter()?;
+        out.reserve(BURST);
+        let len = out.len();
+        // SAFETY: there is room for BURST more pointers; the driver writes as many valid mbufs as
+        // it says, whose chains are ours alone from then on. The gate keeps the port
+        // started.
+        unsafe {
+            let room = out.as_mut_ptr().add(len).cast();
+            let count = usize::from(raw::sluice_rx_burst(self.port, self.queue, room, self.most));
+            out.set_len(len + count);
+            Some(count)
+        }
+    }
+
+    /// Receives frames; `finished` if all that have been received before are finished.
+    #[inline(always)]
+    fn take(&mut self, out: &mut Vec<Mbuf>, finished: bool) -> usize {
+        let most = usize::from(self.most);
+        if let Some(table) = &mut self.table
+            && let Some(count) = table.before(most, finished, out)
+        {
+            return count;
+        }
+        let first = out.len();
+        let Some(count) = self.poll(out) else {
+            return 0;
+        };
+        match &mut self.table {
+            Some(table) => table.after(out, first, most, Mbuf::hash),
+            None => count,
+        }
+    }
 }
 
 impl RxQueue<Mbuf> for EthRx {
@@ -479,20 +580,11 @@ impl RxQueue<Mbuf> for EthRx {
 
     #[inline]
     fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
-        let Some(_inside) = self.key.try_enter() else {
-            return 0;
-        };
-        out.reserve(BURST);
-        let len = out.len();
-        // SAFETY: there is room for BURST more pointers; the driver writes as many valid mbufs as
-        // it says, whose chains are ours alone from then on. The gate keeps the port
-        // started.
-        unsafe {
-            let room = out.as_mut_ptr().add(len).cast();
-            let count = usize::from(raw::sluice_rx_burst(self.port, self.queue, room, self.most));
-            out.set_len(len + count);
-            count
-        }
+        self.take(out, true)
+    }
+
+    fn receive_more(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        self.take(out, false)
     }
 }
 
@@ -682,6 +774,8 @@ struct EthControl {
     device: ManuallyDrop<Device>,
     conf: EthConf,
     pool: Pool,
+    /// Its indirection table, where it has one and several queues.
+    table: Option<Arc<Table>>,
     /// Whether the device has been stopped and did not start again.
     closed: bool,
     /// Whether its queues are as `conf` says; false if setting them up has failed halfway.
@@ -709,6 +803,9 @@ impl EthControl {
                 errno: libc::EBUSY,
             });
         }
+        // A copy, since `act` has the rest.
+        let table = self.table.clone();
+        let mut table = table.as_ref().map(|table| table.hold());
         // SAFETY: no worker is inside.
         unsafe { raw::rte_eth_dev_stop(self.device.port) };
         let result = act(self);
@@ -724,9 +821,15 @@ impl EthControl {
         });
         self.closed = started.is_err();
         let Err(why) = started else {
+            if let Some(table) = &mut table {
+                table.rewrite();
+            }
             self.shared.reopen();
             return result;
         };
+        if let Some(table) = &mut table {
+            table.suspend();
+        }
         let why = match result {
             Ok(()) => why.to_string(),
             Err(first) => format!("{first}; {why}"),
@@ -821,6 +924,11 @@ fn shown_name(name: String) -> Option<String> {
 impl PortControl for EthControl {
     fn pool(&self) -> Option<Pool> {
         Some(self.pool)
+    }
+
+    fn indirection(&self) -> Option<Arc<dyn Indirection>> {
+        let table = self.table.as_ref()?;
+        Some(Arc::clone(table) as Arc<dyn Indirection>)
     }
 
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
@@ -972,6 +1080,8 @@ impl PortControl for EthControl {
     }
 
     fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
+        // DPDK lets one thread at a time change a device.
+        let _held = self.table.as_ref().map(|table| table.hold());
         self.device
             .check("setting the MAC address", &self.name, |port| {
                 // SAFETY: `mac` is six readable bytes.
@@ -980,6 +1090,7 @@ impl PortControl for EthControl {
     }
 
     fn set_admin(&mut self, up: bool) -> Result<(), Error> {
+        let _held = self.table.as_ref().map(|table| table.hold());
         // SAFETY: plain values.
         let code = unsafe {
             if up {
@@ -1006,6 +1117,9 @@ impl Drop for EthControl {
     /// Closes the device, or leaves that for later if a worker is stuck in it: closing would free
     /// memory in use.
     fn drop(&mut self) {
+        if let Some(table) = &self.table {
+            table.hold().close();
+        }
         let left = self.shared.close();
         // SAFETY: it is not used after this.
         let device = unsafe { ManuallyDrop::take(&mut self.device) };
@@ -1048,6 +1162,7 @@ mod tests {
             }),
             conf: configuration(&info, &Dpdk::new("none"), 1, 1500),
             pool: Pool::none(),
+            table: None,
             closed: false,
             configured: true,
             admin_up: true,

@@ -26,6 +26,7 @@ mod ethdev;
 mod fault;
 mod gate;
 mod hold;
+mod indirection;
 mod interface;
 mod kernel;
 mod link;
@@ -57,8 +58,9 @@ pub use routes::{KernelAddress, KernelRoute, RouteEvents, addresses, kernel_rout
 pub use spec::{Dpdk, Dummy, PortSpec, PortType, Xdp, options_of};
 pub use tap::remove_leftover;
 
-use packet::io::{RxQueue, TxQueue};
+use packet::io::{Indirection, RxQueue, TxQueue};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
@@ -132,6 +134,11 @@ pub trait PortControl: Send {
     /// Returns how many of its receive queues a guest has: those that commands show. None for all
     /// other devices, which have all of theirs.
     fn guest_queues(&self) -> Option<u16> {
+        None
+    }
+
+    /// Returns the indirection table of a DPDK device with several receive queues that has one.
+    fn indirection(&self) -> Option<Arc<dyn Indirection>> {
         None
     }
 

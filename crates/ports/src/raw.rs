@@ -93,6 +93,19 @@ pub struct EthInfo {
     pub rx_offloads: u64,
     pub tx_offloads: u64,
     pub rss_types: u64,
+    pub table_size: u16,
+    pub pad: [u16; 3],
+}
+
+/// What devices hash for receive-side scaling (`RTE_ETH_RSS_*`).
+pub mod rss {
+    pub const IPV4: u64 = 1 << 2 | 1 << 3 | 1 << 7;
+    pub const TCP4: u64 = 1 << 4;
+    pub const UDP4: u64 = 1 << 5;
+    pub const IPV6: u64 = 1 << 8 | 1 << 9 | 1 << 13;
+    pub const TCP6: u64 = 1 << 10;
+    pub const UDP6: u64 = 1 << 11;
+    pub const ALL: u64 = IPV4 | TCP4 | UDP4 | IPV6 | TCP6 | UDP6;
 }
 
 /// Configuration of a device.
@@ -175,6 +188,10 @@ unsafe extern "C" {
     pub fn sluice_eth_matching(devargs: *const c_char, out: *mut u16, room: c_int) -> c_int;
     pub fn sluice_eth_info(port: u16, out: *mut EthInfo) -> c_int;
     pub fn sluice_eth_setup(port: u16, conf: *mut EthConf, pool: *mut RawPool) -> c_int;
+    pub fn sluice_eth_read_table(port: u16, queues: *mut u16, size: u16) -> c_int;
+    pub fn sluice_eth_write_table(port: u16, queues: *const u16, size: u16) -> c_int;
+    pub fn sluice_eth_read_hash(port: u16, key: *mut u8, length: *mut u8, types: *mut u64)
+    -> c_int;
     pub fn sluice_eth_set_mac(port: u16, mac: *const u8) -> c_int;
     pub fn sluice_eth_link(port: u16, out: *mut EthLink) -> c_int;
     pub fn sluice_eth_stats(port: u16, out: *mut EthStats) -> c_int;

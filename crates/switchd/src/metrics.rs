@@ -16,7 +16,7 @@ use crate::switch::waits::{Ask, collect, let_go, refresh};
 use conntrack::Tracker;
 use datapath::clock::cycles_per_second;
 use datapath::stages::{Report, Stage, Tally};
-use datapath::{Keeps, PortStats, SteeringWorker, WorkerInfo, WorkerStages};
+use datapath::{Keeps, PortStats, SteeringCard, SteeringWorker, WorkerInfo, WorkerStages};
 use queues::{begin_family, escaped};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -64,6 +64,7 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     page.ports(&ports);
     page.workers(&workers, cycles_per_second() as f64);
     page.steering(&workers, &steering.workers);
+    page.cards(&steering.cards);
     page.decisions(steering.effective.name(), &switch.steered.states());
     page.controllers(switch);
     page.stages(&Shown::read(switch));
@@ -345,6 +346,57 @@ impl Page {
             "sluice_steering_keeps",
             "gauge",
             "1 for the reason why a worker gives no more flows to others.",
+            samples,
+        );
+    }
+
+    /// Adds metrics of cards whose indirection tables spread flows over workers.
+    fn cards(&mut self, cards: &[SteeringCard]) {
+        let samples = cards.iter().flat_map(|card| {
+            let queues = card.queues.iter().enumerate();
+            queues.map(|(queue, (_, entries))| {
+                let labels = format!("port=\"{}\",queue=\"{queue}\"", escaped(&card.port));
+                (labels, *entries as f64)
+            })
+        });
+        self.family(
+            "sluice_steering_card_entries",
+            "gauge",
+            "Entries of a card's indirection table that lead to a receive queue.",
+            samples,
+        );
+        let samples = cards.iter().flat_map(|card| {
+            let counts = [
+                (
+                    "done",
+                    card.counts.moved - card.counts.hurried.min(card.counts.moved),
+                ),
+                ("hurried", card.counts.hurried),
+                ("refused", card.counts.failed),
+            ];
+            counts.map(|(outcome, count)| {
+                let port = escaped(&card.port);
+                (
+                    format!("port=\"{port}\",outcome=\"{outcome}\""),
+                    count as f64,
+                )
+            })
+        });
+        self.family(
+            "sluice_steering_card_moves_total",
+            "counter",
+            "Moves of entries: done, done without the certainty that no packet was reordered, or \
+             refused by the card.",
+            samples,
+        );
+        let samples = cards.iter().map(|card| {
+            let labels = format!("port=\"{}\"", escaped(&card.port));
+            (labels, card.counts.parked as f64)
+        });
+        self.family(
+            "sluice_steering_card_parked_packets",
+            "gauge",
+            "Packets that wait for an entry's move to end.",
             samples,
         );
     }

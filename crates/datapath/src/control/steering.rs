@@ -2,6 +2,7 @@
 //! and tells workers which flows to give away ([`crate::steering`]).
 
 use super::Datapath;
+use super::cards::{Card, SteeringCard};
 use super::workers::{Handle, send};
 use crate::clock::{cycles, monotonic_ns};
 use crate::error::Error;
@@ -46,7 +47,7 @@ const FRAMES_FOR_COST: u64 = 1_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SteeringMode {
     /// Adaptive where there are more workers than receive queues (not counting those of bridges'
-    /// local ports), else off.
+    /// local ports) or a card spreads flows over several workers, else off.
     #[default]
     Auto,
     /// The worker that receives it.
@@ -84,6 +85,8 @@ pub struct SteeringInfo {
     pub effective: SteeringMode,
     /// Each worker.
     pub workers: Vec<SteeringWorker>,
+    /// Each card with an indirection table.
+    pub cards: Vec<SteeringCard>,
 }
 
 /// Why a worker hands no more flows to others.
@@ -190,17 +193,17 @@ impl PerFrame {
 }
 
 /// Samples of a worker.
-struct Seen {
+pub(super) struct Seen {
     number: usize,
     /// Busy cycles and total cycles at the last samples.
     busy: VecDeque<(u64, u64)>,
-    load: Load,
+    pub load: Load,
     receive: PerFrame,
     work: PerFrame,
     take: PerFrame,
     packets: Box<[u64; BUCKETS]>,
     /// Frames in the last sample, by bucket.
-    recent: Box<[u64; BUCKETS]>,
+    pub recent: Box<[u64; BUCKETS]>,
     /// Time since which a bucket has had no frames, in ns.
     silent_ns: Box<[u64; BUCKETS]>,
     moved_ns: Box<[u64; BUCKETS]>,
@@ -269,10 +272,20 @@ impl Seen {
     }
 }
 
+/// What the policy moves.
+#[derive(Clone, Copy)]
+enum Moved {
+    /// A bucket of a worker.
+    Bucket(usize, usize),
+    /// An entry of a card, and the load that it causes.
+    Entry(usize, usize, Load),
+}
+
 /// Steering among a set of workers, while there are at least two.
-struct Group {
+pub(super) struct Group {
     /// By worker, in their order.
-    seen: Vec<Seen>,
+    pub seen: Vec<Seen>,
+    pub cards: Vec<Card>,
     cores: CoreTable,
     balancer: Balancer,
     sampled: u64,
@@ -327,7 +340,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 let ports = self.ports.iter().flatten();
                 let others = ports.filter(|port| port.number != LOCAL);
                 let queues: usize = others.map(|port| port.histories.len()).sum();
-                match queues > 0 && workers > queues {
+                match queues > 0 && workers > queues || self.has_shared_card() {
                     true => SteeringMode::Adaptive,
                     false => SteeringMode::Off,
                 }
@@ -376,6 +389,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 .buckets
                 .watch(effective == SteeringMode::Adaptive);
         }
+        self.watch_cards(effective == SteeringMode::Adaptive);
         if effective == SteeringMode::Off {
             return Ok(());
         }
@@ -387,6 +401,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let seen = numbers.iter().map(|number| Seen::new(*number, now_ns));
         self.steering.group = Some(Group {
             seen: seen.collect(),
+            cards: Vec::new(),
             cores,
             balancer,
             sampled: cycles(),
@@ -535,6 +550,7 @@ impl<F: Frame + 'static> Datapath<F> {
         if group.effective == SteeringMode::Rss {
             return self.spread_evenly(group);
         }
+        self.sample_cards(&mut group.cards, now_ns);
         if !std::mem::replace(&mut group.begun, true) {
             return Ok(());
         }
@@ -561,12 +577,19 @@ impl<F: Frame + 'static> Datapath<F> {
             .decide(&group.cores, &flows, &settings, now_ns);
         let mut told = HashSet::new();
         for to_do in moves {
-            let (from, bucket) = to_do.key;
             let to = to_do.to.index();
-            group.seen[from].moved_ns[bucket] = now_ns;
-            self.want(from, bucket, to)?;
-            told.insert(from);
+            match to_do.key {
+                Moved::Bucket(from, bucket) => {
+                    group.seen[from].moved_ns[bucket] = now_ns;
+                    self.want(from, bucket, to)?;
+                    told.insert(from);
+                }
+                Moved::Entry(card, entry, load) => {
+                    group.want_entry((card, entry), to, load);
+                }
+            }
         }
+        group.move_entries(now_ns);
         self.clear_reserved(group, wall, now_ns, &mut told)?;
         told.into_iter().for_each(|from| self.tell(from));
         Ok(())
@@ -744,23 +767,23 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Returns the buckets of highly loaded workers, with the load that each causes.
-    fn flows(
-        &self,
-        group: &Group,
-        hot: &[bool],
-        wall: u64,
-        now_ns: u64,
-    ) -> Vec<Flow<(usize, usize)>> {
+    /// Returns the buckets and cards' entries of highly loaded workers, with the load that each
+    /// causes.
+    fn flows(&self, group: &Group, hot: &[bool], wall: u64, now_ns: u64) -> Vec<Flow<Moved>> {
         let place = |number: u8| {
             let number = usize::from(number);
             group.seen.iter().position(|seen| seen.number == number)
         };
         let others = group.seen.len() - 1;
+        let by_cards: Vec<bool> = (0..group.seen.len())
+            .map(|at| group.is_by_cards(at))
+            .collect();
         let mut flows = Vec::new();
         for (from, (seen, worker)) in group.seen.iter().zip(&self.workers).enumerate() {
             let leaves = seen.is_reserved
-                || is_worth(seen.cost(), others) && now_ns >= seen.content_until_ns;
+                || is_worth(seen.cost(), others)
+                    && now_ns >= seen.content_until_ns
+                    && !by_cards[from];
             for bucket in 0..BUCKETS {
                 let number = worker.mailbox.buckets.at(bucket);
                 let at = if number == HERE {
@@ -781,13 +804,38 @@ impl<F: Frame + 'static> Datapath<F> {
                 };
                 let load = seen.recent[bucket] as f64 * cost / wall as f64;
                 flows.push(Flow {
-                    key: (from, bucket),
+                    key: Moved::Bucket(from, bucket),
                     core: CoreId(at as u16),
                     load: Load::of(load),
                     vm: None,
                     priority: false,
                     basis: Basis::LeastLoad,
                     moved_ns: seen.moved_ns[bucket],
+                });
+            }
+        }
+        let cards = group.cards.iter().enumerate();
+        for (number, card) in cards.filter(|(_, card)| card.is_shared()) {
+            for (entry, recent) in card.recent.iter().enumerate() {
+                let Some(core) = group.core_of(card, entry).filter(|_| *recent > 0) else {
+                    continue;
+                };
+                let seen = &group.seen[core.index()];
+                // Flows with priority stay with the worker that receives them.
+                if !hot[core.index()] || seen.is_reserved || !by_cards[core.index()] {
+                    continue;
+                }
+                // Who processes them receives them, too.
+                let cost = seen.receive.get() + seen.work.get();
+                let load = Load::of(*recent as f64 * cost / wall as f64);
+                flows.push(Flow {
+                    key: Moved::Entry(number, entry, load),
+                    core,
+                    load,
+                    vm: None,
+                    priority: false,
+                    basis: Basis::LeastLoad,
+                    moved_ns: card.moved_ns[entry],
                 });
             }
         }
@@ -808,6 +856,8 @@ impl<F: Frame + 'static> Datapath<F> {
             Some(Keeps::NotLoaded)
         } else if seen.cost().work == 0.0 {
             Some(Keeps::Unmeasured)
+        } else if group.is_by_cards(place) {
+            None
         } else if !is_worth(seen.cost(), group.seen.len() - 1) {
             Some(Keeps::NotWorth)
         } else if now_ns < seen.content_until_ns {
@@ -852,6 +902,7 @@ impl<F: Frame + 'static> Datapath<F> {
             mode: self.steering.mode,
             effective: group.map_or(SteeringMode::Off, |group| group.effective),
             workers: self.workers.iter().enumerate().map(describe).collect(),
+            cards: self.describe_cards(),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Handle<F: Frame> {
     pub mailbox: Arc<Mailbox<F>>,
     thread: Option<JoinHandle<()>>,
     /// The receive queues it serves: port and index.
-    queues: Vec<(PortId, usize)>,
+    pub queues: Vec<(PortId, usize)>,
     /// Its counters when they were last cleared.
     pub cleared: WorkerStats,
     pub history: History,

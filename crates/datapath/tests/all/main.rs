@@ -1,6 +1,7 @@
 //! Tests of the crate's public interface, in one binary: linking the engine for each file would
 //! take longer than running them.
 
+mod cards;
 mod fragments;
 mod life;
 mod monitors;

@@ -208,6 +208,8 @@ bitflags::bitflags! {
         const XDP_GENERIC = 1 << 3;
         /// Workers hand over flows to each other.
         const WORKERS = 1 << 4;
+        /// A port's card has an indirection table, by which flows move between workers.
+        const INDIRECTION = 1 << 5;
     }
 }
 

@@ -32,6 +32,38 @@ fn null_device_gives_and_takes() {
     assert_eq!(send(&mut *tx, &[&[0; 60]]).failed, 1);
 }
 
+/// DPDK and a driver take what they are told of an indirection table. `net_null` keeps one, but
+/// spreads nothing; `tests/test_cards.py` has a card that does.
+#[test]
+fn an_indirection_table_is_written_by_the_driver() {
+    let several = |name: &str| {
+        let options = ports::Dpdk {
+            rx_queues: 2,
+            ..ports::Dpdk::new(name)
+        };
+        open(&PortSpec::new("spread", PortType::Dpdk(options)))
+    };
+    let devargs = "net_null_spread,no-rx=1";
+    let mut port = several(devargs);
+    let table = port.control.indirection().expect("net_null has a table");
+    assert_eq!(table.entries(), 128);
+    let moves: Vec<(u16, u16)> = (0..64).map(|entry| (entry, 1)).collect();
+    assert!(table.begin_moves(&moves));
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while table.counts().moved < 64 && std::time::Instant::now() < end {
+        let mut frames = Vec::new();
+        for queue in &mut port.rx {
+            queue.receive(&mut frames);
+        }
+        std::thread::yield_now();
+    }
+    let counts = table.counts();
+    assert_eq!((counts.moved, counts.failed), (64, 0));
+    // As before when the device has been stopped.
+    port.control.set_mtu(1400).unwrap();
+    assert!((0..128).all(|entry| table.queue(entry) == u16::from(entry < 64)));
+}
+
 #[test]
 fn pcap_goes_through_byte_for_byte() {
     let dir = tempdir();

@@ -15,6 +15,13 @@ pub(super) fn register(commands: &Commands) {
         (3, 3),
         move_bucket,
     );
+    commands.answer(
+        "sluice/steering-move-entries",
+        "PORT ENTRY[-LAST] QUEUE",
+        (3, 3),
+        move_entries,
+    );
+    commands.answer("sluice/steering-entries", "PORT", (1, 1), entries);
 }
 
 /// Reports for each interface of `other_config:sluice-steer` whether it is steered: a line each.
@@ -30,7 +37,8 @@ fn steered(switch: &Switch, _: &[String]) -> Answer {
     Ok(text)
 }
 
-/// Reports what workers steer and what it costs: one line for each worker.
+/// Reports what workers steer and what it costs: one line for each worker, then one for each card
+/// whose indirection table spreads flows over its receive queues.
 fn show(switch: &Switch, _: &[String]) -> Answer {
     let info = switch
         .with_datapath(|datapath| datapath.steering())
@@ -79,21 +87,75 @@ fn show(switch: &Switch, _: &[String]) -> Answer {
             },
         );
     }
+    for card in &info.cards {
+        let queues = card.queues.iter().map(|(worker, entries)| match worker {
+            Some(worker) => format!("{entries} to worker {worker}"),
+            None => format!("{entries} to none"),
+        });
+        let queues: Vec<String> = queues.collect();
+        let counts = card.counts;
+        let _ = writeln!(
+            text,
+            "card {}: entries by queue: {}; moved {}, of these hurried {}, refused {}; parked {}",
+            card.port,
+            queues.join(", "),
+            counts.moved,
+            counts.hurried,
+            counts.failed,
+            counts.parked,
+        );
+    }
     Ok(text)
+}
+
+/// Moves entries of a card's indirection table to another receive queue.
+fn move_entries(switch: &Switch, arguments: &[String]) -> Answer {
+    let [port, entries, queue] = arguments else {
+        return Err("PORT ENTRY[-LAST] QUEUE are needed".to_owned());
+    };
+    let (first, last) = entries.split_once('-').unwrap_or((entries, entries));
+    let (first, last) = (number("ENTRY", first)?, number("LAST", last)?);
+    if first > last {
+        return Err(format!("{entries}: the last is before the first"));
+    }
+    let queue = number("QUEUE", queue)?;
+    switch
+        .with_datapath(|datapath| datapath.move_entries(port, first..=last, queue))
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("{port}: {error}"))?;
+    Ok(String::new())
+}
+
+/// Reports the receive queue of each entry of a card's indirection table, and how many packets it
+/// has had while adaptive steering counted them: a line each.
+fn entries(switch: &Switch, arguments: &[String]) -> Answer {
+    let [port] = arguments else {
+        return Err("PORT is needed".to_owned());
+    };
+    let entries = switch
+        .with_datapath(|datapath| datapath.entries(port))
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("{port}: {error}"))?;
+    let mut text = format!("{:>5} {:>5} {:>15}\n", "entry", "queue", "packets");
+    for (entry, (queue, packets)) in entries.iter().enumerate() {
+        let _ = writeln!(text, "{entry:>5} {queue:>5} {packets:>15}");
+    }
+    Ok(text)
+}
+
+/// Reads the number that an argument gives.
+fn number(name: &str, text: &str) -> Result<usize, String> {
+    (text.parse()).map_err(|_| format!("{name}: \"{text}\" is not a number"))
 }
 
 /// Moves a bucket of a worker's flows to another worker.
 fn move_bucket(switch: &Switch, arguments: &[String]) -> Answer {
-    let mut numbers = [0; 3];
-    for (number, (name, text)) in numbers
-        .iter_mut()
-        .zip(["FROM", "BUCKET", "TO"].iter().zip(arguments))
-    {
-        *number = text
-            .parse::<usize>()
-            .map_err(|_| format!("{name}: \"{text}\" is not a number"))?;
-    }
-    let [from, bucket, to] = numbers;
+    let [from, bucket, to] = arguments else {
+        return Err("FROM BUCKET TO are needed".to_owned());
+    };
+    let from = number("FROM", from)?;
+    let bucket = number("BUCKET", bucket)?;
+    let to = number("TO", to)?;
     switch
         .with_datapath(|datapath| datapath.move_bucket(from, bucket, to))
         .map_err(|error| error.to_string())?

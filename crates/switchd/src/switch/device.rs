@@ -148,6 +148,10 @@ impl PortControl for Device {
     fn is_connected(&mut self) -> Option<bool> {
         self.read(|last| &mut last.connected, |control| control.is_connected())
     }
+    fn indirection(&self) -> Option<Arc<dyn packet::io::Indirection>> {
+        self.with(|control| control.indirection()).flatten()
+    }
+
     fn guest_queues(&self) -> Option<u16> {
         self.read(
             |last| &mut last.guest_queues,

@@ -410,6 +410,10 @@ impl Switch {
                 return Err(text);
             }
         };
+        if let Some(table) = control.as_ref().and_then(|control| control.indirection()) {
+            // The port has just been added.
+            let _ = self.with_datapath(|datapath| datapath.set_indirection(id, table));
+        }
         let port = Port {
             config: config.clone(),
             number,

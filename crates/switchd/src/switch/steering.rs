@@ -695,9 +695,11 @@ impl Bridge {
             devices.sort_by(|one, other| one.name.cmp(&other.name));
             let mode = switch.choose_steering(None);
             let info = switch.with_datapath(|datapath| datapath.steering());
+            let has_table = (info.as_ref()).is_ok_and(|info| !info.cards.is_empty());
             let workers = info.map_or(0, |info| info.workers.len());
             let mut abilities = Abilities::WORKERS;
             abilities.set(Abilities::RSS, switch.has_many_queues());
+            abilities.set(Abilities::INDIRECTION, has_table);
             abilities.set(Abilities::XDP_GENERIC, has_xdp());
             let in_driver = |device: &Device| device.mode == XdpMode::Driver;
             abilities.set(Abilities::XDP_DRIVER, devices.iter().any(in_driver));
