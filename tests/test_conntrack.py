@@ -408,6 +408,34 @@ def zones_have_timeouts_of_their_own(lab):
     server.close()
 
 
+@test(timeout=60)
+def a_datapath_row_says_what_the_datapath_can_do(lab):
+    """ovn-controller reads the capabilities of the row, which somebody else adds at any time."""
+    switch = lab.switch()
+    switch.bridge()
+
+    def add(kind):
+        return switch.vsctl(
+            *("--", "--id=@d", "create", "Datapath", "datapath_version=0"),
+            *("--", "set", "Open_vSwitch", ".", f"datapaths:{kind}=@d"),
+        ).strip()
+
+    def told(row, key="ct_zero_snat"):
+        return switch.vsctl("--if-exists", "get", "Datapath", row, f"capabilities:{key}").strip()
+
+    first = add("netdev")
+    becomes(lambda: told(first), '"true"', "capabilities:ct_zero_snat")
+    features = switch.appctl("dpif/show-dp-features", "br0")
+    for title, key in (("Max VLAN headers", "max_vlan_headers"), ("Max MPLS", "max_mpls_depth")):
+        number = re.search(rf"^{title}.*: (\d+)$", features, re.M)[1]
+        equal(told(first, key), f'"{number}"', key)
+    # The row goes, and another comes.
+    switch.vsctl("clear", "Open_vSwitch", ".", "datapaths")
+    second = add("netdev")
+    check(first != second, "the row is the same")
+    becomes(lambda: told(second), '"true"', "capabilities:ct_zero_snat of the next row")
+
+
 def memory(switch, what):
     """A figure of the daemon's memory, in KiB."""
     with open(f"/proc/{switch.process.pid}/status", encoding="ascii") as file:

@@ -197,6 +197,8 @@ pub struct OpenVSwitch {
     pub bridges: Vec<Bridge>,
     /// The database's own remotes.
     pub managers: Vec<Manager>,
+    /// The rows of `Datapath`, by the type of the datapath.
+    pub datapaths: BTreeMap<String, Uuid>,
     /// Timeouts of tracked connections, in seconds by name, by the type of the datapath and zone.
     pub timeouts: BTreeMap<String, BTreeMap<i64, BTreeMap<String, i64>>>,
 }
@@ -493,8 +495,17 @@ fn open_vswitch(replica: &Replica, uuid: Uuid, row: &Row) -> OpenVSwitch {
         ssl: linked(replica, row, "ssl", "SSL", ssl).pop(),
         bridges,
         managers: linked(replica, row, "manager_options", "Manager", manager),
+        datapaths: datapaths(replica, row),
         timeouts: timeouts(replica, row),
     }
+}
+
+/// Reads which rows of `Datapath` exist.
+fn datapaths(replica: &Replica, row: &Row) -> BTreeMap<String, Uuid> {
+    let datapaths = row.map_uuid("datapaths").into_iter();
+    datapaths
+        .filter(|(_, uuid)| replica.row("Datapath", *uuid).is_some())
+        .collect()
 }
 
 /// Reads the timeout policies of zones, by datapath. Zones without one are left out.

@@ -13,6 +13,7 @@ pub mod coverage;
 pub mod daemon;
 pub mod daemonize;
 pub mod dirs;
+mod features;
 pub mod memory;
 pub mod metrics;
 pub mod openflow;

@@ -4,38 +4,7 @@
 //! Commands that would change such machinery are not registered; `docs/differences.md` lists them.
 
 use super::{Commands, bridge, datapaths};
-use std::fmt::Write;
-
-/// The datapath's features, by Open vSwitch's names. There are no datapath flows that a number
-/// (`ufid`) could identify.
-const FEATURES: &[(&str, &str)] = &[
-    ("Masked set action", "Yes"),
-    ("Tunnel push pop", "Yes"),
-    ("Ufid", "No"),
-    ("Truncate action", "Yes"),
-    ("Clone action", "Yes"),
-    ("Sample nesting", "0"),
-    ("Conntrack eventmask", "No"),
-    ("Conntrack clear", "Yes"),
-    ("Max dp_hash algorithm", "1"),
-    ("Check pkt length action", "Yes"),
-    ("Conntrack timeout policy", "Yes"),
-    ("Explicit Drop action", "Yes"),
-    ("Optimized Balance TCP mode", "No"),
-    ("Conntrack all-zero IP SNAT", "Yes"),
-    ("MPLS Label add", "No"),
-    ("Max VLAN headers", "1"),
-    ("Max MPLS depth", "3"),
-    ("Recirc", "Yes"),
-    ("CT state", "Yes"),
-    ("CT zone", "Yes"),
-    ("CT mark", "Yes"),
-    ("CT label", "Yes"),
-    ("CT state NAT", "Yes"),
-    ("CT orig tuple", "Yes"),
-    ("CT orig tuple for IPv6", "Yes"),
-    ("IPv6 ND Extension", "Yes"),
-];
+use crate::features;
 
 pub(super) fn register(commands: &Commands) {
     protocols(commands);
@@ -45,11 +14,7 @@ pub(super) fn register(commands: &Commands) {
         (1, 1),
         |switch, words| {
             bridge(switch, &words[0])?;
-            let mut text = String::new();
-            for (name, value) in FEATURES {
-                let _ = writeln!(text, "{name}: {value}");
-            }
-            Ok(text)
+            Ok(features::shown())
         },
     );
     commands.answer("dpif-netdev/bond-show", "[dp]", (0, 1), |_, _| {

@@ -129,6 +129,8 @@ pub struct Desired {
     pub ssl: Option<vswitch::Ssl>,
     /// Kernel interfaces to steer.
     pub steered: Steered,
+    /// The rows of `Datapath` that get the datapaths' capabilities, by the datapaths' type.
+    pub datapaths: BTreeMap<String, Uuid>,
     /// Timeouts of tracked connections, by zone.
     pub timeouts: Timeouts,
     /// The bridges by name.
@@ -217,6 +219,7 @@ impl Desired {
             next_cfg: root.next_cfg,
             global: global::read(&root.other_config, &abilities.cpus, &mut problems),
             ssl: root.ssl.clone(),
+            datapaths: root.datapaths.clone(),
             timeouts: timeouts::read(root, &mut problems),
             steered: steered::read(&root.other_config, &abilities.machine_cpus, &mut problems),
             ..Desired::default()

@@ -213,6 +213,12 @@ impl Batch<'_> {
         );
     }
 
+    /// Writes what a datapath can do, for the controllers that read its row.
+    pub fn datapath(&mut self, uuid: Uuid, capabilities: &Strings) {
+        let capabilities = Datum::map(capabilities);
+        self.set("Datapath", uuid, "capabilities", capabilities);
+    }
+
     /// Writes the system's statistics; empty unless `other_config:enable-statistics` is true.
     pub fn system_statistics(&mut self, root: Uuid, statistics: &Strings) {
         self.set("Open_vSwitch", root, "statistics", Datum::map(statistics));
@@ -427,6 +433,37 @@ mod tests {
         );
         assert_eq!(row["mac_in_use"], serde_json::json!(["set", []]));
         assert_eq!(row["status"], serde_json::json!(["map", []]));
+    }
+
+    #[test]
+    fn each_datapath_row_gets_the_capabilities_once() {
+        let mut writeback = Writeback::default();
+        let can = Strings::from([("ct_zero_snat".to_owned(), "true".to_owned())]);
+        let both = |writeback: &Writeback, rows: &[u128]| {
+            let mut batch = writeback.begin();
+            for row in rows {
+                batch.datapath(Uuid(*row), &can);
+            }
+            batch.finish()
+        };
+        let wanted = [serde_json::json!({"capabilities": ["map", [["ct_zero_snat", "true"]]]})];
+        let values = both(&writeback, &[1]);
+        let (mut turn, pending, rows) = begun(&mut writeback, values);
+        assert_eq!(rows, wanted);
+        turn.accepted(&mut writeback, pending.unwrap());
+        // A row that somebody adds later is the only one that is written then.
+        writeback.retain(&BTreeSet::from([Uuid(1), Uuid(2)]));
+        let values = both(&writeback, &[1, 2]);
+        let (mut turn, pending, rows) = begun(&mut writeback, values);
+        assert_eq!(rows, wanted);
+        assert!(
+            pending
+                .iter()
+                .flat_map(Pending::cells)
+                .all(|((_, row, _), _)| row.0 == 2)
+        );
+        turn.accepted(&mut writeback, pending.unwrap());
+        assert!(both(&writeback, &[1, 2]).is_empty());
     }
 
     proptest! {

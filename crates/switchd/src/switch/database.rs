@@ -339,6 +339,7 @@ fn rows_of(replica: &ovsdb::Replica) -> std::collections::BTreeSet<ovsdb::Uuid> 
         "Interface",
         "Controller",
         "Mirror",
+        "Datapath",
     ]
     .into_iter()
     .flat_map(|table| {

@@ -8,6 +8,7 @@ use crate::config::port::Port;
 use crate::config::tunnel;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac, ofport};
+use crate::features;
 use crate::options::DummyLevel;
 use ovsdb::vswitch::Strings;
 use ports::PortControl;
@@ -130,6 +131,12 @@ impl Switch {
                 dpdk_version: Some(ports::eal::version()),
             };
             batch.capabilities(root, &capabilities);
+            let served = &capabilities.datapath_types;
+            for (kind, row) in &desired.datapaths {
+                if served.contains(kind) {
+                    batch.datapath(*row, &features::capabilities());
+                }
+            }
         }
     }
 
