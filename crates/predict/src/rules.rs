@@ -310,6 +310,7 @@ pub(crate) fn next_tables(flow: &FlowMod) -> Vec<u8> {
             Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => {
                 let resubmits = actions.iter().filter_map(|action| match action {
                     Action::Resubmit { table, .. } => Some(table.unwrap_or(flow.table)),
+                    Action::Ct(ct) => ct.table,
                     _ => None,
                 });
                 tables.extend(resubmits);

@@ -3,12 +3,18 @@
 //! The walk reports every lookup to its host ([`Host::looked_up`]). Counters, meters and groups
 //! work as in the switch; learn requests and packet-ins are ignored. Packets that visit the same
 //! tables and leave by the same ports have the same path.
+//!
+//! Connections are tracked. A measured worker has the same packets again and again, and its figures
+//! count only once the first of them have made their connections; so if packets are tracked, all
+//! are walked once before the walk that is recorded, which finds those connections. Fragments do
+//! not wait for their datagram here.
 
 use crate::Error;
 use crate::memory::Buffer;
 use crate::rules::Rules;
 use crate::traffic::{Arrival, Traffic};
-use packet::parse::{self, Malformed};
+use conntrack::{Earlier, Request, Tracked, Tracker};
+use packet::parse::{self, Layers, Malformed};
 use packet::{FlowKey, Frame};
 use program::actions::{PortNo, ToController};
 use program::epoch::Guard;
@@ -23,6 +29,13 @@ use std::collections::{BTreeMap, BTreeSet};
 const KEYS_MAX: usize = 32_768;
 /// Most tables whose keys are kept.
 const TABLES_MAX: usize = 40;
+/// Secret of the tracker: always the same, so that translations are, too. What an attacker could do
+/// with it is to slow a prediction down.
+const SECRET: [u64; 2] = [0x736c_7569_6365, 0x7472_6163_6b65_6421];
+/// Time of the walk.
+const FIRST_NS: u64 = 1_000_000;
+/// Time of a second walk: meters are full again, and no connection has expired.
+const SECOND_NS: u64 = FIRST_NS + 1_000_000_000;
 
 /// The paths of a traffic.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -93,14 +106,27 @@ pub fn trace(rules: &Rules, traffic: &Traffic) -> Result<Trace, Error> {
         .reader()
         .ok_or_else(|| Error::new("too many readers of the rules"))?;
     rules.program.counters.add_worker(reader.index());
-    let mut walker = Walker::default();
-    {
+    let tracker = Tracker::new(SECRET);
+    let walker = {
         let guard = reader.begin();
         let mut engine = Engine::new();
-        for arrival in &traffic.arrivals {
-            walker.walk(&bridge, &guard, &mut engine, arrival);
+        let mut walked = |now_ns| {
+            let mut walker = Walker::default();
+            let moment = Moment {
+                tracker: &tracker,
+                now_ns,
+            };
+            for arrival in &traffic.arrivals {
+                walker.walk(&bridge, &guard, &mut engine, arrival, moment);
+            }
+            walker
+        };
+        let first = walked(FIRST_NS);
+        match first.tracks {
+            true => walked(SECOND_NS),
+            false => first,
         }
-    }
+    };
     reader.offline();
     Ok(walker.finish(rules))
 }
@@ -123,14 +149,23 @@ impl std::fmt::Display for End {
     }
 }
 
-/// What the host sees of one packet.
-#[derive(Default)]
-struct Steps {
-    lookups: Vec<(u8, Option<FlowKey>, bool)>,
-    end: End,
+/// When packets are walked, and the connections that they have made.
+#[derive(Clone, Copy)]
+struct Moment<'t> {
+    tracker: &'t Tracker,
+    now_ns: u64,
 }
 
-impl<F: Frame> Host<F> for Steps {
+/// What the host sees of one packet.
+struct Steps<'t> {
+    moment: Moment<'t>,
+    lookups: Vec<(u8, Option<FlowKey>, bool)>,
+    end: End,
+    /// Whether the packet has been given to the tracker.
+    tracked: bool,
+}
+
+impl<F: Frame> Host<F> for Steps<'_> {
     const WATCHES: bool = true;
 
     fn output(&mut self, context: Context<'_>, port: PortNo, _: F, _: bool) {
@@ -156,7 +191,18 @@ impl<F: Frame> Host<F> for Steps {
     }
     fn malformed(&mut self, _: Malformed) {}
     fn now_ns(&mut self) -> u64 {
-        1_000_000
+        self.moment.now_ns
+    }
+    fn track(
+        &mut self,
+        frame: &F,
+        layers: &Layers,
+        earlier: Earlier,
+        request: &Request<'_>,
+    ) -> Tracked {
+        self.tracked = true;
+        let Moment { tracker, now_ns } = self.moment;
+        tracker.track_again(frame, layers, earlier, request, now_ns / 1_000_000)
     }
     fn dropped(&mut self, _: DropReason) {
         self.end.others.insert("drop");
@@ -193,6 +239,8 @@ struct Walker {
     keys: BTreeMap<u8, Vec<FlowKey>>,
     out_ports: BTreeMap<PortNo, u64>,
     packets: u64,
+    /// Whether any packet has been given to the tracker.
+    tracks: bool,
 }
 
 impl Walker {
@@ -202,12 +250,18 @@ impl Walker {
         guard: &Guard<'_>,
         engine: &mut Engine<Buffer>,
         arrival: &Arrival,
+        moment: Moment<'_>,
     ) {
         let Some(frame) = crate::memory::frame(&arrival.bytes) else {
             return;
         };
         let mut first = FlowKey::ZERO;
-        let mut steps = Steps::default();
+        let mut steps = Steps {
+            moment,
+            lookups: Vec::new(),
+            end: End::default(),
+            tracked: false,
+        };
         let mut frames = vec![frame];
         parse::parse_frame(&mut frames[0], arrival.in_port, bridge.needed(), &mut first);
         engine.burst(
@@ -219,6 +273,7 @@ impl Walker {
             1,
             &mut steps,
         );
+        self.tracks |= steps.tracked;
         let mut whole = table::Effort::default();
         let mut tables = Vec::with_capacity(steps.lookups.len());
         for (number, key, found) in steps.lookups {
@@ -297,5 +352,67 @@ impl Walker {
             fused: rules.pipeline.fused_report().rules,
             keys: self.keys,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets connections from port 1 out, and their answers in.
+    const FIREWALL: &str = "ip,actions=ct(table=1)\n\
+         table=1,in_port=1,ip,ct_state=+trk+new,actions=ct(commit),output:2\n\
+         table=1,in_port=1,ip,ct_state=+trk+est,actions=output:2\n\
+         table=1,in_port=2,ip,ct_state=+trk+est,actions=output:1\n";
+
+    fn rules(text: &str) -> Rules {
+        Rules::read("rules", text, &openflow::parse::no_names).unwrap()
+    }
+
+    /// Returns one packet of each description, with the port that it arrives by.
+    fn arrivals(descriptions: &[(u32, &str)]) -> Traffic {
+        let arrivals = descriptions.iter().map(|(in_port, text)| {
+            let one = Traffic::described(text, &openflow::parse::no_names, *in_port).unwrap();
+            one.arrivals[0].clone()
+        });
+        Traffic {
+            arrivals: arrivals.collect(),
+        }
+    }
+
+    #[test]
+    fn tracked_packets_find_their_connections() {
+        let answer = "udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,tp_src=53,tp_dst=4000";
+        let asked = "udp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_src=4000,tp_dst=53";
+        let stranger = "udp,nw_src=10.0.0.3,nw_dst=10.0.0.1,tp_src=53,tp_dst=4000";
+        // The answer comes before the question: it is let in by the connection of a round before.
+        let traffic = arrivals(&[(2, answer), (1, asked), (2, stranger)]);
+        let traced = trace(&rules(FIREWALL), &traffic).unwrap();
+        assert_eq!(traced.out_ports, BTreeMap::from([(1, 1), (2, 1)]));
+        assert_eq!(traced.packets, 3, "the first walk is not recorded");
+        let lookups = |table: &Table| (table.table, table.lookups, table.matches);
+        let tables: Vec<_> = traced.tables.iter().map(lookups).collect();
+        assert_eq!(tables, [(0, 3, 3), (1, 3, 2)]);
+    }
+
+    #[test]
+    fn connections_of_all_kinds_begin() {
+        let rules = rules(FIREWALL);
+        for kind in ["udp", "tcp", "icmp,icmp_type=8,icmp_code=0", "sctp"] {
+            let traffic = arrivals(&[(1, kind)]);
+            let traced = trace(&rules, &traffic).unwrap();
+            assert_eq!(traced.out_ports, BTreeMap::from([(2, 1)]), "{kind}");
+        }
+    }
+
+    #[test]
+    fn rules_are_followed_behind_the_tracker() {
+        let rules = rules(
+            "ip,actions=ct(table=1)\n\
+             table=1,udp,tp_dst=53,ct_state=+trk+new,actions=ct(commit),output:2\n",
+        );
+        let traffic = Traffic::of_rules(&rules, 1).unwrap();
+        let traced = trace(&rules, &traffic).unwrap();
+        assert_eq!(traced.out_ports.get(&2), Some(&traced.packets));
     }
 }

@@ -4,8 +4,9 @@
 //! A description is a match in `ovs-ofctl`'s syntax with some words of its own:
 //! `udp,tp_dst=80,flows=10000,size=64,zipf`. Fields that the match leaves open differ from flow to
 //! flow. Traffic from rules gives each rule of the first table the same share, and follows a rule's
-//! resubmits: in the next table, it picks a random rule whose match agrees with the packet so far.
-//! Registers are not followed, so some packets take another path than intended.
+//! resubmits and `ct`: in the next table, it picks a random rule whose match agrees with the packet
+//! so far. Registers and connections' states are not followed, so some packets take another path
+//! than intended.
 
 mod capture;
 mod compose;

@@ -11,6 +11,8 @@ const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
+/// TCP's flag ACK.
+const ACK: u16 = 0x10;
 
 /// Returns a packet within `matching`, of `size` bytes or as many as its headers need.
 pub(super) fn arrival(matching: &Match, size: usize, random: &mut Random) -> Arrival {
@@ -51,6 +53,8 @@ fn fields(matching: &Match, random: &mut Random) -> FlowKey {
     key.set_u16(at::ETH_TYPE, IPV4);
     key.set_u8(at::IP_PROTO, 17);
     key.set_u8(at::IP_TTL, 64);
+    // A segment without any flag is of no connection.
+    key.set_u16(at::TCP_FLAGS, ACK);
     let wanted = |key: &mut FlowKey| {
         for word in matching.words() {
             let place = &mut key.words[usize::from(word.word)];
