@@ -333,7 +333,8 @@ def a_switch_without_its_database_gets_it_back(lab):
 
 @test(timeout=60)
 def tracked_connections_are_shown(lab):
-    """How many there are, new, expired and refused, and the largest zones; nothing without any."""
+    """How many there are, new, expired, refused and evicted, and the largest zones; nothing without
+    any."""
     command = sluice(lab)
     switch = lab.switch()
     switch.bridge()
@@ -344,6 +345,8 @@ def tracked_connections_are_shown(lab):
     switch.flows(
         "udp,tp_dst=5,actions=ct(commit,zone=5)",
         "udp,tp_dst=7,actions=ct(commit,zone=7)",
+        "udp,tp_dst=9,actions=ct(commit,zone=9,nat(src=10.9.9.9:7-7))",
+        "tcp,actions=ct(commit,zone=11)",
     )
     switch.appctl("dpctl/ct-set-limits", "zone=7,limit=2")
     switch.appctl("dpctl/ct-set-maxconns", "1000")
@@ -354,39 +357,52 @@ def tracked_connections_are_shown(lab):
     equal(told()["count"], 0, "connections at first")
     check("Connections" not in text_of(command, switch).splitlines(), "a table without connections")
     with inside(host):
-        for port in [5] * 5 + [7] * 4:
+        # Two are over the limit, and two find no free port.
+        for port in [5] * 5 + [7] * 4 + [9] * 3:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
                 sender.sendto(b"?", ("10.1.0.2", port))
-    becomes(lambda: (told()["count"], told()["refused"]), (7, 2), "connections and refusals")
+    becomes(lambda: (told()["count"], told()["refused"]), (8, 4), "connections and refusals")
     equal(
         told(),
         {
-            "count": 7,
+            "count": 8,
             "limit": 1000,
             "expected": 0,
-            "created": 7,
+            "created": 8,
             "expired": 0,
-            "refused": 2,
+            "refused": 4,
+            "evicted": 0,
             "zones": [
                 {"zone": 5, "count": 5, "limit": None},
                 {"zone": 7, "count": 2, "limit": 2},
+                {"zone": 9, "count": 1, "limit": None},
             ],
         },
         "figures",
     )
     lines = text_of(command, switch).splitlines()
     at = lines.index("Connections")
-    rows = [line.split() for line in lines[at + 1 : at + 5]]
+    rows = [line.split() for line in lines[at + 1 : at + 6]]
     equal(
         rows,
         [
-            ["zone", "connections", "limit", "new/s", "expired/s", "refused/s"],
-            ["all", "7", "1000", "0", "0", "0"],
-            ["5", "5", "-", "-", "-", "-"],
-            ["7", "2", "2", "-", "-", "-"],
+            ["zone", "connections", "limit", "new/s", "expired/s", "refused/s", "evicted/s"],
+            ["all", "8", "1000", "0", "0", "0", "0"],
+            ["5", "5", "-", "-", "-", "-", "-"],
+            ["7", "2", "2", "-", "-", "-", "-"],
+            ["9", "1", "-", "-", "-", "-", "-"],
         ],
         "the table",
     )
+    # A half-open connection gives way to the next one.
+    switch.appctl("dpctl/ct-set-maxconns", "9")
+    with inside(host):
+        for _ in range(2):
+            with socket.socket() as opener:
+                opener.setblocking(False)
+                opener.connect_ex(("10.1.0.2", 80))
+            time.sleep(0.2)
+    becomes(lambda: told()["evicted"], 1, "evicted connections")
 
 
 @test(timeout=60)

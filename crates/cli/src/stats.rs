@@ -130,8 +130,11 @@ pub struct Connections {
     pub created: u64,
     /// How many have ended because nothing happened.
     pub expired: u64,
-    /// How many were not tracked because of a limit.
+    /// How many were not committed: for a limit, another with the same replies, or want of a free
+    /// address and port.
     pub refused: u64,
+    /// How many half-open ones gave way to others because the limit was reached.
+    pub evicted: u64,
     /// The zones with the most, the largest first.
     pub zones: Vec<Zone>,
 }

@@ -596,6 +596,7 @@ fn connections(before: &Stats, after: &Stats, interval_us: u64) -> Option<Sectio
         rate(|all| all.created),
         rate(|all| all.expired),
         rate(|all| all.refused),
+        rate(|all| all.evicted),
     ];
     let nothing = || "-".to_owned();
     let zones = new.zones.iter().map(|zone| {
@@ -603,6 +604,7 @@ fn connections(before: &Stats, after: &Stats, interval_us: u64) -> Option<Sectio
             zone.zone.to_string(),
             zone.count.to_string(),
             zone.limit.map_or_else(nothing, |limit| limit.to_string()),
+            nothing(),
             nothing(),
             nothing(),
             nothing(),
@@ -617,6 +619,7 @@ fn connections(before: &Stats, after: &Stats, interval_us: u64) -> Option<Sectio
             figures("new/s"),
             figures("expired/s"),
             figures("refused/s"),
+            figures("evicted/s"),
         ],
         rows: std::iter::once(all).chain(zones).collect(),
     })

@@ -3,6 +3,7 @@
 use super::{Answer, Commands, bridges, one_or_all};
 use crate::switch::report::PortError;
 use crate::switch::{Bridge, Switch};
+use conntrack::Counter;
 use program::table::Description;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -109,9 +110,17 @@ fn lost(counters: &HashMap<String, u64>) -> BTreeMap<&str, u64> {
 /// Zones of tracked connections that are reported.
 const ZONES: usize = 8;
 
+/// What keeps connections from being committed: limits, others with the same replies, and the want
+/// of a free address and port.
+const REFUSALS: [Counter; 4] = [
+    Counter::RefusedFull,
+    Counter::RefusedZoneLimit,
+    Counter::RefusedClash,
+    Counter::NatExhausted,
+];
+
 /// Reports tracked connections; null before there is a datapath.
 fn connections(switch: &Switch) -> Value {
-    use conntrack::Counter;
     let Some(tracker) = switch.tracker() else {
         return Value::Null;
     };
@@ -129,7 +138,8 @@ fn connections(switch: &Switch) -> Value {
         "expected": tracker.expected(),
         "created": count(Counter::Created),
         "expired": count(Counter::Expired),
-        "refused": count(Counter::RefusedFull) + count(Counter::RefusedZoneLimit),
+        "refused": REFUSALS.into_iter().map(count).sum::<u64>(),
+        "evicted": count(Counter::Evicted),
         "zones": tracker.largest_zones(ZONES).into_iter().map(zone).collect::<Vec<_>>(),
     })
 }
