@@ -60,8 +60,9 @@ pub(crate) struct Conn {
     /// Links among those that are examined at the same tick of the wheel, and the tick.
     pub due: Links,
     pub tick: u32,
-    /// Links among half-open connections, if it is one.
+    /// Links among half-open connections, if it is one: all of the shard, and those of its zone.
     pub half: Links,
+    pub half_of_zone: Links,
     pub half_open: bool,
     /// The direction of translation that was asked for.
     pub nat: Option<Direction>,
@@ -105,6 +106,7 @@ impl Conn {
             due: Links::NONE,
             tick: 0,
             half: Links::NONE,
+            half_of_zone: Links::NONE,
             half_open: false,
             nat: request.nat.and_then(|nat| nat.direction),
             helper: request.helper,
@@ -183,11 +185,12 @@ impl Conn {
         }
     }
 
-    /// Whether it is a TCP connection whose handshake is not complete.
+    /// Whether the other side has not taken part yet: TCP's handshake is not complete, or no packet
+    /// of another protocol has been answered.
     pub fn is_half_open(&self) -> bool {
         match &self.protocol {
             Protocol::Tcp(sides) => sides.iter().any(|side| side.state < TcpState::Established),
-            _ => false,
+            Protocol::Icmp(traffic) | Protocol::Other(traffic) => *traffic != Traffic::Both,
         }
     }
 

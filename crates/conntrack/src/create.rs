@@ -15,9 +15,6 @@ use std::sync::atomic::Ordering;
 /// of the others, their stub is enough. Expiry removes them within seconds anyway.
 const LOOKS: u32 = 32;
 
-/// Shards that are looked into for a half-open connection to evict.
-const LOOKED_INTO: usize = 16;
-
 /// What came of adding a connection.
 enum Added {
     Done(Tracked),
@@ -71,15 +68,8 @@ impl Tracker {
             self.counters.add(Counter::RefusedZoneLimit);
             return Some(job.answer(state::NEW));
         }
-        // A connection may be evicted for a SYN, but only once it is certain that it is added.
+        // Another one may be evicted for it, but only once it is certain that it is added.
         let mut counted = self.reserve();
-        let may_evict =
-            matches!(&packet.kind, PacketProtocol::Tcp(segment) if tcp::is_syn(segment));
-        if !counted && !may_evict {
-            self.zone_counts.release(zone);
-            self.counters.add(Counter::RefusedFull);
-            return Some(job.answer(state::NEW));
-        }
         let tracked = self.create(job, &mut counted);
         let created = tracked.as_ref().is_some_and(|tracked| tracked.1);
         if created {
@@ -120,39 +110,28 @@ impl Tracker {
         self.zone_counts.release(zone);
     }
 
-    /// Ends a half-open connection, the oldest of some shard, so that a flood of SYNs does not keep
+    /// Ends a half-open connection, so that a flood of packets that nobody answers does not keep
     /// others out; rather one of the same zone. Returns false if it finds none.
     fn evict(&self, zone: u16) -> bool {
-        let (mut other, mut looked) = (None, 0);
-        for number in self.half_open.from(self.random() as usize) {
+        self.evict_of(Some(zone)) || self.evict_of(None)
+    }
+
+    /// Ends a half-open connection of a zone, or of any, the oldest of some shard that has one.
+    /// Returns false if it finds none.
+    fn evict_of(&self, zone: Option<u16>) -> bool {
+        for number in self.half_open.from(self.random() as usize, zone) {
             let mut shard = self.lock(number);
-            let Some(index) = shard.oldest_half_open() else {
-                self.half_open.clear(number);
+            let Some(index) = shard.oldest_half_open(zone) else {
+                self.half_open.clear(number, zone);
                 continue;
             };
-            looked += 1;
-            let same = |conn: &Conn| conn.original.zone == zone;
-            if shard.conns.get(index).is_some_and(same) {
-                let removed = self.remove(&mut shard, index);
-                drop(shard);
-                self.finish(removed, Counter::Evicted);
-                return true;
-            }
-            other = other.or(Some(number));
-            if looked == LOOKED_INTO {
-                break;
-            }
+            let removed = self.remove(&mut shard, index);
+            drop(shard);
+            let evicted = removed.is_some();
+            self.finish(removed, Counter::Evicted);
+            return evicted;
         }
-        let Some(number) = other else {
-            return false;
-        };
-        let mut shard = self.lock(number);
-        let index = shard.oldest_half_open();
-        let removed = index.and_then(|index| self.remove(&mut shard, index));
-        drop(shard);
-        let evicted = removed.is_some();
-        self.finish(removed, Counter::Evicted);
-        evicted
+        false
     }
 
     /// Answers that the table is full.

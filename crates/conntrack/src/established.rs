@@ -553,7 +553,7 @@ fn load<const N: usize>(beside: &[AtomicU64; N]) -> [u64; N] {
 }
 
 /// Returns zeroed memory. Empty where there is none.
-fn zeroed<T>(count: usize) -> Box<[T]>
+pub(crate) fn zeroed<T>(count: usize) -> Box<[T]>
 where
     [T]: FromZeros + KnownLayout<PointerMetadata = usize>,
 {

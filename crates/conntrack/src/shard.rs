@@ -5,10 +5,11 @@
 //! that hash lies a [`Stub`], which says where the connection is.
 
 use crate::connection::{Conn, Links, Protocol};
-use crate::established::{Established, Hashes, NO_LINE};
+use crate::established::{Established, Hashes, NO_LINE, zeroed};
 use crate::key::Key;
 use crate::slab::{NONE, Slab};
 use crate::timeouts::Policies;
+use crate::tracker::{SHARDS, ZONES};
 use hashbrown::HashTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,39 +68,111 @@ struct Ends {
     last: u32,
 }
 
-/// Which shards have half-open connections, or have had some, a bit for each. Written under the
-/// shard's lock.
-#[derive(Debug)]
-pub(crate) struct HalfOpen(Box<[AtomicU64]>);
+impl Ends {
+    const NONE: Ends = Ends {
+        first: NONE,
+        last: NONE,
+    };
 
-impl HalfOpen {
-    pub fn new(shards: usize) -> HalfOpen {
-        HalfOpen(
-            (0..shards.div_ceil(64))
-                .map(|_| AtomicU64::new(0))
-                .collect(),
-        )
+    /// Adds a connection at the end.
+    fn append(&mut self, conns: &mut Slab<Conn>, index: u32, links: fn(&mut Conn) -> &mut Links) {
+        let before = self.last;
+        if let Some(conn) = conns.get_mut(index) {
+            let after = NONE;
+            *links(conn) = Links { before, after };
+        }
+        match conns.get_mut(before) {
+            Some(last) => links(last).after = index,
+            None => self.first = index,
+        }
+        self.last = index;
     }
 
-    fn set(&self, shard: u16) {
-        let (word, bit) = (&self.0[usize::from(shard) / 64], 1 << (shard % 64));
+    /// Takes a connection out, wherever it is.
+    fn unlink(&mut self, conns: &mut Slab<Conn>, index: u32, links: fn(&mut Conn) -> &mut Links) {
+        let Some(&mut Links { before, after }) = conns.get_mut(index).map(links) else {
+            return;
+        };
+        match conns.get_mut(before) {
+            Some(conn) => links(conn).after = after,
+            None => self.first = after,
+        }
+        match conns.get_mut(after) {
+            Some(conn) => links(conn).before = before,
+            None => self.last = before,
+        }
+    }
+}
+
+/// The half-open connections of a zone, in the order in which they began.
+#[derive(Debug)]
+struct OfZone {
+    zone: u16,
+    ends: Ends,
+}
+
+impl OfZone {
+    fn hash(zone: u16) -> u64 {
+        spread(zone.into())
+    }
+}
+
+/// A bit for each shard.
+type ShardSet = [AtomicU64; SHARDS / 64];
+
+/// Which shards have half-open connections, or have had some: any, and of each zone. Written under
+/// the shard's lock.
+#[derive(Debug)]
+pub(crate) struct HalfOpen {
+    all: ShardSet,
+    /// Zeroed memory, of which only what is used takes room.
+    zones: Box<[ShardSet]>,
+}
+
+impl HalfOpen {
+    pub fn new() -> HalfOpen {
+        HalfOpen {
+            all: ShardSet::default(),
+            zones: zeroed(ZONES),
+        }
+    }
+
+    fn set_of(&self, zone: Option<u16>) -> Option<&ShardSet> {
+        match zone {
+            Some(zone) => self.zones.get(usize::from(zone)),
+            None => Some(&self.all),
+        }
+    }
+
+    fn set(&self, shard: u16, zone: Option<u16>) {
+        let Some(set) = self.set_of(zone) else {
+            return;
+        };
+        let (word, bit) = (&set[usize::from(shard) / 64], 1 << (shard % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a shard has none any more. Only who looks for one does: handshakes come and go,
-    /// and workers would wait for each other here.
-    pub fn clear(&self, shard: usize) {
-        self.0[shard / 64].fetch_and(!(1 << (shard % 64)), Ordering::Relaxed);
+    /// Notes that a shard has none any more, of a zone or at all. Only who looks for one does:
+    /// handshakes come and go, and workers would wait for each other here.
+    pub fn clear(&self, shard: usize, zone: Option<u16>) {
+        if let Some(set) = self.set_of(zone) {
+            set[shard / 64].fetch_and(!(1 << (shard % 64)), Ordering::Relaxed);
+        }
     }
 
-    /// Returns the shards that have some, or have had, from one on.
-    pub fn from(&self, start: usize) -> impl Iterator<Item = usize> {
-        let count = self.0.len() * 64;
-        let numbers = (0..count).map(move |step| (start % count + step) % count);
-        numbers
-            .filter(|number| self.0[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 == 1)
+    /// Returns the shards that have some, or have had, of a zone or at all, from one on.
+    pub fn from(&self, start: usize, zone: Option<u16>) -> impl Iterator<Item = usize> {
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let set = self.set_of(zone);
+        // Most often a zone that is full of established connections has none.
+        let set = set.filter(|set| set.iter().any(|word| load(word) != 0));
+        let numbers = (0..SHARDS).map(move |step| (start % SHARDS + step) % SHARDS);
+        set.into_iter().flat_map(move |set| {
+            let numbers = numbers.clone();
+            numbers.filter(move |number| load(&set[number / 64]) >> (number % 64) & 1 == 1)
+        })
     }
 }
 
@@ -114,7 +187,10 @@ pub(crate) struct Shard {
     wheel: Box<[u32; TICKS as usize]>,
     /// The last tick whose connections were all examined.
     done: u32,
+    /// In the order in which they began.
     half_open: Ends,
+    /// The same ones by zone; only of zones that have some.
+    half_open_of_zones: HashTable<OfZone>,
     /// The shards that have half-open connections, or have had some.
     half_open_shards: Arc<HalfOpen>,
     pub policies: Arc<Policies>,
@@ -146,10 +222,8 @@ impl Shard {
             serial: 0,
             wheel: Box::new([NONE; TICKS as usize]),
             done: 0,
-            half_open: Ends {
-                first: NONE,
-                last: NONE,
-            },
+            half_open: Ends::NONE,
+            half_open_of_zones: HashTable::new(),
             half_open_shards: half_open,
             policies,
             established,
@@ -387,22 +461,25 @@ impl Shard {
     }
 
     fn push_half_open(&mut self, index: u32) {
-        let before = self.half_open.last;
-        if before == NONE {
-            self.half_open_shards.set(self.number);
+        let Some(conn) = self.conns.get_mut(index) else {
+            return;
+        };
+        conn.half_open = true;
+        let zone = conn.original.zone;
+        if self.half_open.first == NONE {
+            self.half_open_shards.set(self.number, None);
         }
-        if let Some(conn) = self.conns.get_mut(index) {
-            conn.half_open = true;
-            conn.half = Links {
-                before,
-                after: NONE,
-            };
+        (self.half_open).append(&mut self.conns, index, |conn| &mut conn.half);
+        let is_zone = |list: &OfZone| list.zone == zone;
+        let hash = |list: &OfZone| OfZone::hash(list.zone);
+        let lists = &mut self.half_open_of_zones;
+        let list = lists.entry(OfZone::hash(zone), is_zone, hash);
+        let ends = Ends::NONE;
+        let list = list.or_insert(OfZone { zone, ends }).into_mut();
+        if list.ends.first == NONE {
+            self.half_open_shards.set(self.number, Some(zone));
         }
-        match self.conns.get_mut(before) {
-            Some(last) => last.half.after = index,
-            None => self.half_open.first = index,
-        }
-        self.half_open.last = index;
+        (list.ends).append(&mut self.conns, index, |conn| &mut conn.half_of_zone);
     }
 
     fn drop_half_open(&mut self, index: u32) {
@@ -413,20 +490,32 @@ impl Shard {
             return;
         }
         conn.half_open = false;
-        let links = conn.half;
-        match self.conns.get_mut(links.before) {
-            Some(before) => before.half.after = links.after,
-            None => self.half_open.first = links.after,
-        }
-        match self.conns.get_mut(links.after) {
-            Some(after) => after.half.before = links.before,
-            None => self.half_open.last = links.before,
+        let zone = conn.original.zone;
+        (self.half_open).unlink(&mut self.conns, index, |conn| &mut conn.half);
+        let is_zone = |list: &OfZone| list.zone == zone;
+        let lists = &mut self.half_open_of_zones;
+        let Ok(mut list) = lists.find_entry(OfZone::hash(zone), is_zone) else {
+            return;
+        };
+        let ends = &mut list.get_mut().ends;
+        ends.unlink(&mut self.conns, index, |conn| &mut conn.half_of_zone);
+        if ends.first == NONE {
+            list.remove();
         }
     }
 
-    /// Returns the half-open connection that began first.
-    pub fn oldest_half_open(&self) -> Option<u32> {
-        (self.half_open.first != NONE).then_some(self.half_open.first)
+    /// Returns the half-open connection that began first, of a zone or of all.
+    pub fn oldest_half_open(&self, zone: Option<u16>) -> Option<u32> {
+        let ends = match zone {
+            None => self.half_open,
+            Some(zone) => {
+                let lists = &self.half_open_of_zones;
+                lists
+                    .find(OfZone::hash(zone), |list| list.zone == zone)?
+                    .ends
+            }
+        };
+        (ends.first != NONE).then_some(ends.first)
     }
 
     /// Returns a connection that has expired, or None if there is none that is due. Each

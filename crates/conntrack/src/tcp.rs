@@ -250,11 +250,6 @@ pub(crate) fn may_begin(segment: &Segment) -> bool {
     !bad_flags(segment.flags) && segment.flags & both != both
 }
 
-/// Whether a segment that may begin a connection is a SYN.
-pub(crate) fn is_syn(segment: &Segment) -> bool {
-    segment.flags & flag::SYN != 0
-}
-
 /// Begins a connection; returns the side that sent the segment and the other one.
 pub(crate) fn begin(segment: &Segment) -> [Side; 2] {
     let syn = segment.flags & flag::SYN != 0;

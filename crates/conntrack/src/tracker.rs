@@ -33,7 +33,7 @@ pub const DEFAULT_LIMIT: usize = 3_000_000;
 const SHARD_BITS: u32 = 8;
 pub(crate) const SHARDS: usize = 1 << SHARD_BITS;
 /// Zones.
-const ZONES: usize = 1 << 16;
+pub(crate) const ZONES: usize = 1 << 16;
 /// How often a packet whose connection other workers begin and end meanwhile is looked up.
 const ROUNDS: u32 = 4;
 
@@ -187,7 +187,7 @@ impl Tracker {
     /// who knows it can choose connections that all have the same hash.
     pub fn new(secret: [u64; 2]) -> Tracker {
         let policies = Arc::new(Policies::default());
-        let half_open = Arc::new(HalfOpen::new(SHARDS));
+        let half_open = Arc::new(HalfOpen::new());
         let established = Arc::new(Established::new());
         let shard = |number| {
             let (policies, half_open) = (policies.clone(), half_open.clone());
@@ -673,8 +673,9 @@ impl Tracker {
         let line = (conn.is_settled() || conn.line != NO_LINE).then(|| self.hashes(conn));
         if let Some(expires) = expires {
             shard.set_expiry(index, expires);
-            shard.settle(index);
         }
+        // Also TCP's segments that are admitted without an effect on the time may end a handshake.
+        shard.settle(index);
         if let Some(hashes) = line {
             shard.publish(hashes, index);
         }

@@ -193,24 +193,55 @@ fn packets_that_lie_are_invalid() {
 }
 
 #[test]
-fn half_open_connections_give_way_to_syns() {
+fn half_open_connections_give_way_to_new_ones() {
     let tracker = Tracker::new([1, 2]);
     tracker.set_limit(2);
+    let evicted = |expected: u64| {
+        assert_eq!(
+            (tracker.count(), tracker.counters().get(Counter::Evicted)),
+            (2, expected)
+        );
+    };
+    let answered = || {
+        let answer = track(&tracker, udp((2, 20), (1, 10)), &COMMIT);
+        assert_eq!(
+            answer.state,
+            state::ESTABLISHED | state::REPLY | state::TRACKED
+        );
+    };
     track(&tracker, udp((1, 10), (2, 20)), &COMMIT);
-    track(&tracker, syn(1), &COMMIT);
-    track(&tracker, syn(2), &COMMIT);
-    assert_eq!(
-        (tracker.count(), tracker.counters().get(Counter::Evicted)),
-        (2, 1)
-    );
-    let refused = track(&tracker, udp((1, 12), (2, 20)), &COMMIT);
-    assert_eq!(refused.state, state::NEW | state::TRACKED);
-    assert_eq!(tracker.counters().get(Counter::RefusedFull), 1);
-    let kept = track(&tracker, udp((2, 20), (1, 10)), &COMMIT);
-    assert_eq!(
-        kept.state,
-        state::ESTABLISHED | state::REPLY | state::TRACKED
-    );
+    answered();
+    let echo = || ethernet().ipv4(1, 2).icmp(8, 0, 7 << 16);
+    let other = || ethernet().ipv4(1, 2).payload(b"some");
+    let new: [&dyn Fn() -> Builder; 6] = [
+        &|| syn(1),
+        &|| udp((1, 11), (2, 20)),
+        &echo,
+        &other,
+        &|| udp((1, 12), (2, 20)),
+        &|| syn(2),
+    ];
+    for (before, packet) in new.iter().enumerate() {
+        let tracked = track(&tracker, packet(), &COMMIT);
+        assert_eq!(tracked.state, state::NEW | state::TRACKED);
+        assert!(tracked.has_connection, "{before}");
+        evicted(before as u64);
+    }
+    // Packets that are not answered change nothing, an answer does.
+    track(&tracker, udp((1, 13), (2, 20)), &COMMIT);
+    track(&tracker, udp((1, 13), (2, 20)), &COMMIT);
+    evicted(6);
+    track(&tracker, echo(), &COMMIT);
+    evicted(7);
+    track(&tracker, ethernet().ipv4(2, 1).icmp(0, 0, 7 << 16), &COMMIT);
+    for packet in [udp((1, 14), (2, 20)), syn(3)] {
+        let refused = track(&tracker, packet, &COMMIT);
+        assert_eq!(refused.state, state::NEW | state::TRACKED);
+        assert!(!refused.has_connection);
+    }
+    evicted(7);
+    assert_eq!(tracker.counters().get(Counter::RefusedFull), 2);
+    answered();
 }
 
 #[test]

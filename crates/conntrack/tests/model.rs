@@ -10,7 +10,7 @@ use packet::checksum::{Sum, frame_sum};
 use packet::parse::{Layers, parse_frame};
 use packet::{FlowKey, Frame, HeapFrame, WordSet};
 use proptest::prelude::*;
-use reference::{ACK, Ends, FIN, Model, RST, SYN, Sent, Tcp};
+use reference::{ACK, Ends, FIN, Model, Places, RST, SYN, Sent, Tcp};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -379,9 +379,28 @@ fn nats(v6: bool) -> [Option<Nat>; NATS] {
     ]
 }
 
-fn check(kinds: &Flows, steps: &[Step]) {
+/// How many connections there may be. With a limit, steps must not take so long that connections
+/// expire: they count until they are removed, of which the model knows nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    all: Option<usize>,
+}
+
+impl Limits {
+    fn are_set(self) -> bool {
+        self.all.is_some()
+    }
+}
+
+fn check(kinds: &Flows, steps: &[Step], limits: Limits) {
     let tracker = Tracker::new([0x1234_5678_9abc_def1, 0xfedc_ba98_7654_3211]);
-    let mut model = Model::default();
+    if let Some(limit) = limits.all {
+        tracker.set_limit(limit);
+    }
+    let mut model = Model {
+        limit: limits.all,
+        ..Model::default()
+    };
     let mut flows: Vec<Flow> = (0..10).map(|index| flow(kinds, index)).collect();
     let nats = [nats(false), nats(true)];
     let mut now = 1_000_000;
@@ -419,7 +438,13 @@ fn check(kinds: &Flows, steps: &[Step]) {
             nat,
             ..Request::default()
         };
+        if limits.are_set() {
+            model.before = places(&tracker);
+        }
         let tracked = tracker.track(&frame, &layers, &request, now);
+        if limits.are_set() {
+            model.after = places(&tracker);
+        }
         let ends = if sent.error {
             sent.ends.reversed()
         } else {
@@ -461,7 +486,7 @@ fn check(kinds: &Flows, steps: &[Step]) {
             let more = step.length + u32::from(step.flags & (SYN | FIN) != 0);
             flow.next[from] = flow.next[from].wrapping_add(more);
         }
-        if number % 16 == 15 {
+        if number % 16 == 15 || limits.are_set() {
             compare_tables(&tracker, &model, now);
         }
     }
@@ -473,6 +498,18 @@ fn check(kinds: &Flows, steps: &[Step]) {
     while !tracker.expire(now, 1000) {}
     assert_eq!(tracker.count(), 0);
     assert_eq!(tracker.bucket_counts().iter().sum::<usize>(), 0);
+}
+
+/// Returns where the tracker has which connections.
+fn places(tracker: &Tracker) -> Places {
+    let mut places = Places::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.dump(at, 1000, |connection| {
+            places.insert((connection.zone, connection.original), connection.bucket);
+        });
+    }
+    places
 }
 
 /// Live connections are the same, and no tuple belongs to two of them.
@@ -532,8 +569,24 @@ proptest! {
         kinds in prop::sample::select(vec![IPV4, IPV6, MIXED]),
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        check(&kinds, &steps);
+        check(&kinds, &steps, Limits::default());
     }
+
+    #[test]
+    fn limits_are_those_of_the_model(
+        kinds in prop::sample::select(vec![IPV4, IPV6, MIXED]),
+        mut steps in prop::collection::vec(step(), 1..120),
+        limits in limits(),
+    ) {
+        for step in &mut steps {
+            step.gap %= 200;
+        }
+        check(&kinds, &steps, limits);
+    }
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    (0usize..6).prop_map(|all| Limits { all: Some(all) })
 }
 
 #[test]

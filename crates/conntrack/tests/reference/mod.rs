@@ -1,7 +1,8 @@
 //! A slow, obvious tracker, with which the real one is compared: a list that is
 //! searched from the beginning, and sequence numbers that do not wrap around.
 
-use conntrack::{Direction, Nat, state};
+use conntrack::{Direction, Flow, Nat, Tuple, state};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub const SYN: u16 = 2;
@@ -105,9 +106,19 @@ pub struct Expected {
     pub out: Ends,
 }
 
+/// The part of the real table in which each connection is.
+pub type Places = HashMap<(u16, Flow), usize>;
+
 #[derive(Default)]
 pub struct Model {
+    /// In the order in which they began.
     pub conns: Vec<Conn>,
+    /// How many there may be.
+    pub limit: Option<usize>,
+    /// Which connections the real tracker had before a packet, and has behind it. Needed if there
+    /// is a limit.
+    pub before: Places,
+    pub after: Places,
 }
 
 /// The ends that a new connection's packets may have when they go out, in order of nothing.
@@ -287,6 +298,9 @@ impl Model {
             if free.is_empty() && !falls_back {
                 return nothing(state::INVALID);
             }
+            if !self.make_room(zone) {
+                return nothing(state::NEW);
+            }
             // The tracker may choose any free one, or a source port if none is prescribed.
             assert!(
                 self.taken(zone, out.reversed(), now).is_none(),
@@ -303,7 +317,7 @@ impl Model {
                 assert!(free.contains(&out), "{out:?} of {free:?}");
             }
             goes = out;
-        } else if self.taken(zone, ends.reversed(), now).is_some() {
+        } else if self.taken(zone, ends.reversed(), now).is_some() || !self.make_room(zone) {
             return nothing(state::NEW);
         }
         let progress = match ends.protocol {
@@ -330,7 +344,63 @@ impl Model {
     }
 }
 
+impl Model {
+    fn make_room(&mut self, zone: u16) -> bool {
+        let fits = self.limit.is_none_or(|limit| self.conns.len() < limit);
+        fits || self.evict(Some(zone)) || self.evict(None)
+    }
+
+    /// Evicts the half-open connection that the real tracker has evicted, which may be any that is
+    /// the oldest of its part of the table. Returns false if there is none.
+    fn evict(&mut self, zone: Option<u16>) -> bool {
+        let candidates: Vec<&Conn> = self
+            .conns
+            .iter()
+            .filter(|conn| zone.is_none_or(|zone| conn.zone == zone) && conn.is_half_open())
+            .collect();
+        let gone: Vec<&&Conn> = candidates
+            .iter()
+            .filter(|conn| !self.after.contains_key(&conn.name()))
+            .collect();
+        let [evicted] = gone[..] else {
+            assert!(candidates.is_empty(), "evicted: {gone:?}");
+            return false;
+        };
+        let place = |conn: &Conn| self.before.get(&conn.name()).copied();
+        let oldest = candidates.iter().find(|conn| place(conn) == place(evicted));
+        let name = evicted.name();
+        assert_eq!(oldest.map(|conn| conn.name()), Some(name), "the oldest");
+        self.conns.retain(|conn| conn.name() != name);
+        true
+    }
+}
+
 impl Conn {
+    /// Returns what tells it from others.
+    fn name(&self) -> (u16, Flow) {
+        let ends = &self.original;
+        let (source_port, destination_port) = match ends.is_icmp() {
+            true => (ends.kinds.0.into(), 0),
+            false => (ends.src.1, ends.dst.1),
+        };
+        let tuple = Tuple {
+            source: ends.src.0,
+            destination: ends.dst.0,
+            protocol: ends.protocol,
+            source_port,
+            destination_port,
+        };
+        let icmp_id = ends.is_icmp().then_some(ends.src.1);
+        (self.zone, Flow { tuple, icmp_id })
+    }
+
+    fn is_half_open(&self) -> bool {
+        match &self.progress {
+            Progress::Tcp(sides) => sides.iter().any(|side| side.stage < Stage::Acked),
+            Progress::Icmp(replied) | Progress::Other(replied) => !replied,
+        }
+    }
+
     /// Returns the state; None if a new connection begins.
     fn follow(&mut self, packet: &Sent, reply: bool, now: u64) -> Option<u32> {
         let (state, seconds) = match &mut self.progress {
