@@ -16,7 +16,7 @@ pub enum Counter {
     RefusedClash,
     /// Connections that ended because nothing happened for their timeout.
     Expired,
-    /// Half-open connections that gave way to others when the limit was reached: TCP's without a
+    /// Half-open connections that gave way to others when a limit was reached: TCP's without a
     /// complete handshake, others without an answer.
     Evicted,
     /// Connections that `force` or a reused port replaced.

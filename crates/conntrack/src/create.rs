@@ -15,6 +15,18 @@ use std::sync::atomic::Ordering;
 /// of the others, their stub is enough. Expiry removes them within seconds anyway.
 const LOOKS: u32 = 32;
 
+/// Which limits have room for a connection that is being added: it is counted there.
+struct Room {
+    of_zone: bool,
+    of_all: bool,
+}
+
+impl Room {
+    fn is_complete(&self) -> bool {
+        self.of_zone && self.of_all
+    }
+}
+
 /// What came of adding a connection.
 enum Added {
     Done(Tracked),
@@ -64,29 +76,35 @@ impl Tracker {
             return Some(job.answer(state::NEW));
         }
         let zone = packet.key.zone;
-        if !self.reserve_in_zone(zone) {
-            self.counters.add(Counter::RefusedZoneLimit);
-            return Some(job.answer(state::NEW));
-        }
         // Another one may be evicted for it, but only once it is certain that it is added.
-        let mut counted = self.reserve();
-        let tracked = self.create(job, &mut counted);
+        let mut room = Room {
+            of_zone: self.reserve_in_zone(zone),
+            of_all: self.reserve(),
+        };
+        let tracked = self.create(job, &mut room);
         let created = tracked.as_ref().is_some_and(|tracked| tracked.1);
         if created {
             self.counters.add(Counter::Created);
         } else {
-            self.zone_counts.release(zone);
-            if counted {
+            if room.of_zone {
+                self.zone_counts.release(zone);
+            }
+            if room.of_all {
                 self.count.release();
             }
         }
         tracked.map(|(tracked, _)| tracked)
     }
 
+    /// Returns the limit of a zone, if it has one.
+    fn limit_of(&self, zone: u16) -> Option<u32> {
+        let limit = self.zone_limits[usize::from(zone)].get();
+        limit.or_else(|| self.zone_limit.get())
+    }
+
     /// Counts a connection of a zone, if its limit allows it.
     fn reserve_in_zone(&self, zone: u16) -> bool {
-        let limit = self.zone_limits[usize::from(zone)].get();
-        if let Some(limit) = limit.or_else(|| self.zone_limit.get()) {
+        if let Some(limit) = self.limit_of(zone) {
             return self.zone_counts.reserve(zone, limit);
         }
         self.zone_counts.add(zone);
@@ -98,10 +116,23 @@ impl Tracker {
         self.count.reserve(self.limit.load(Ordering::Relaxed))
     }
 
-    /// Counts a connection that is not `counted` yet, in the place of a half-open one.
-    fn make_room(&self, zone: u16, counted: &mut bool) -> bool {
-        *counted = *counted || self.reserve() || self.evict(zone) && self.reserve();
-        *counted
+    /// Counts a connection where it is not counted yet, in the place of half-open ones. In a full
+    /// zone only one of that zone gives way, else one zone could shrink another.
+    fn make_room(&self, zone: u16, room: &mut Room) -> bool {
+        room.of_zone = room.of_zone
+            || self.reserve_in_zone(zone)
+            || self.would_fit(zone) && self.evict_of(Some(zone)) && self.reserve_in_zone(zone);
+        if room.of_zone && !room.of_all {
+            room.of_all = self.reserve() || self.evict(zone) && self.reserve();
+        }
+        room.is_complete()
+    }
+
+    /// Returns whether a zone has room for another connection once one of its own has ended. It has
+    /// not where the limit has been lowered; those beyond it stay until they end.
+    fn would_fit(&self, zone: u16) -> bool {
+        let count = self.zone_counts.get(zone);
+        (self.limit_of(zone)).is_none_or(|limit| limit > 0 && count <= limit)
     }
 
     /// Takes a connection off the counts.
@@ -134,23 +165,26 @@ impl Tracker {
         false
     }
 
-    /// Answers that the table is full.
-    fn full(&self, job: &Job<'_>) -> (Tracked, bool) {
-        self.counters.add(Counter::RefusedFull);
+    /// Answers that the zone or the table is full.
+    fn full(&self, job: &Job<'_>, room: &Room) -> (Tracked, bool) {
+        self.counters.add(match room.of_zone {
+            false => Counter::RefusedZoneLimit,
+            true => Counter::RefusedFull,
+        });
         (job.answer(state::NEW), false)
     }
 
-    /// Adds the connection; true if it was added. None if another worker was faster. If it is not
-    /// yet counted, another one has to give way.
-    fn create(&self, job: &Job<'_>, counted: &mut bool) -> Option<(Tracked, bool)> {
+    /// Adds the connection; true if it was added. None if another worker was faster. Where there is
+    /// no room for it yet, others have to give way.
+    fn create(&self, job: &Job<'_>, room: &mut Room) -> Option<(Tracked, bool)> {
         let key = &job.packet.key;
         let nat = job.request.nat.filter(|nat| nat.direction.is_some());
         let Some((nat, direction)) = nat.and_then(|nat| Some((nat, nat.direction?))) else {
             let reply = key.reversed();
-            if !*counted
-                && (self.find(&reply, job.now_ms).is_some() || !self.make_room(key.zone, counted))
+            if !room.is_complete()
+                && (self.find(&reply, job.now_ms).is_some() || !self.make_room(key.zone, room))
             {
-                return Some(self.full(job));
+                return Some(self.full(job, room));
             }
             let mut added = self.add(job, reply);
             if matches!(added, Added::Taken) && self.find(&reply, job.now_ms).is_none() {
@@ -182,8 +216,8 @@ impl Tracker {
                 looks = looks.saturating_sub(1);
                 return None;
             }
-            if !self.make_room(key.zone, counted) {
-                return Some(Some(self.full(job)));
+            if !self.make_room(key.zone, room) {
+                return Some(Some(self.full(job, room)));
             }
             match self.add(job, reply) {
                 Added::Taken => None,

@@ -254,8 +254,29 @@ fn zones_have_limits_of_their_own() {
             track(&tracker, syn(port), &Request { zone, ..COMMIT });
         }
     }
+    // Those that nobody has answered give way to others of their zone.
     assert_eq!((tracker.zone_count(6), tracker.zone_count(7)), (1, 2));
-    assert_eq!(tracker.counters().get(Counter::RefusedZoneLimit), 3);
+    let counts = || {
+        let counters = tracker.counters();
+        [Counter::Evicted, Counter::RefusedZoneLimit].map(|counter| counters.get(counter))
+    };
+    assert_eq!(counts(), [3, 0]);
+    // Not to those of another zone, nor does an established one.
+    let other = Request { zone: 8, ..COMMIT };
+    track(&tracker, udp((1, 10), (2, 20)), &other);
+    track(&tracker, udp((2, 20), (1, 10)), &other);
+    for packet in [syn(1), udp((1, 11), (2, 20))] {
+        assert!(!track(&tracker, packet, &other).has_connection);
+    }
+    assert_eq!(counts(), [3, 2]);
+    assert_eq!((tracker.zone_count(6), tracker.zone_count(7)), (1, 2));
+    // Nor where the limit has been lowered, which would not help.
+    tracker.set_zone_limit(Some(7), 0);
+    track(&tracker, syn(9), &Request { zone: 7, ..COMMIT });
+    tracker.set_zone_limit(Some(7), 1);
+    track(&tracker, syn(9), &Request { zone: 7, ..COMMIT });
+    assert_eq!((counts(), tracker.zone_count(7)), ([3, 4], 2));
+    tracker.set_zone_limit(Some(7), 2);
     assert_eq!(tracker.zone_limits(), [(7, 2)]);
     assert!(tracker.delete_zone_limit(7) && !tracker.delete_zone_limit(7));
 }

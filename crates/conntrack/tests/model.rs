@@ -384,11 +384,12 @@ fn nats(v6: bool) -> [Option<Nat>; NATS] {
 #[derive(Clone, Copy, Debug, Default)]
 struct Limits {
     all: Option<usize>,
+    zones: [Option<usize>; 2],
 }
 
 impl Limits {
     fn are_set(self) -> bool {
-        self.all.is_some()
+        self.all.is_some() || self.zones.iter().any(Option::is_some)
     }
 }
 
@@ -397,8 +398,14 @@ fn check(kinds: &Flows, steps: &[Step], limits: Limits) {
     if let Some(limit) = limits.all {
         tracker.set_limit(limit);
     }
+    for (zone, limit) in limits.zones.iter().enumerate() {
+        if let Some(limit) = limit {
+            tracker.set_zone_limit(Some(zone as u16), *limit as u32);
+        }
+    }
     let mut model = Model {
         limit: limits.all,
+        zone_limits: limits.zones,
         ..Model::default()
     };
     let mut flows: Vec<Flow> = (0..10).map(|index| flow(kinds, index)).collect();
@@ -586,7 +593,11 @@ proptest! {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    (0usize..6).prop_map(|all| Limits { all: Some(all) })
+    let limit = |most: usize| prop::option::of(0..most);
+    (limit(6), limit(4), limit(4)).prop_map(|(all, first, second)| Limits {
+        all,
+        zones: [first, second],
+    })
 }
 
 #[test]

@@ -115,6 +115,8 @@ pub struct Model {
     pub conns: Vec<Conn>,
     /// How many there may be.
     pub limit: Option<usize>,
+    /// How many each zone may have.
+    pub zone_limits: [Option<usize>; 2],
     /// Which connections the real tracker had before a packet, and has behind it. Needed if there
     /// is a limit.
     pub before: Places,
@@ -346,6 +348,13 @@ impl Model {
 
 impl Model {
     fn make_room(&mut self, zone: u16) -> bool {
+        let in_zone = self.conns.iter().filter(|conn| conn.zone == zone).count();
+        let limit = self.zone_limits[usize::from(zone)];
+        if limit.is_some_and(|limit| in_zone >= limit)
+            && (limit == Some(0) || !self.evict(Some(zone)))
+        {
+            return false;
+        }
         let fits = self.limit.is_none_or(|limit| self.conns.len() < limit);
         fits || self.evict(Some(zone)) || self.evict(None)
     }
