@@ -546,7 +546,7 @@ fn set_icmp(key: &mut Key, header: &[u8; 8], other: u8) -> Result<(), Counter> {
 }
 
 /// Returns the type of the messages that answer those of this type or are answered by them.
-fn answer(v6: bool, kind: u8) -> Option<u8> {
+pub(crate) fn answer(v6: bool, kind: u8) -> Option<u8> {
     Some(match (v6, kind) {
         // Echo, timestamp, information.
         (false, 8) => 0,

@@ -41,7 +41,7 @@ mod versioned;
 pub use alg::Rewrite;
 pub use counters::{Counter, Counters};
 pub use established::{Ends, Settled};
-pub use manage::{Connection, Cursor, Filter, Flow, Part};
+pub use manage::{Connection, Cursor, Filter, Flow, Flushed, Part};
 pub use nat::{Direction, Nat, Range, Translation};
 pub use request::{Answers, Coming, Earlier, Helper, Masked, Request, Tracked, Tuple};
 pub use tcp::{Peer, TcpInfo, TcpState};

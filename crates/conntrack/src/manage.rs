@@ -3,12 +3,13 @@
 
 use crate::connection::{Conn, Protocol};
 use crate::counters::{Counter, Counters};
-use crate::key::Key;
+use crate::extract::answer;
+use crate::key::{Key, from_ip};
 use crate::request::{Helper, Tuple};
-use crate::shard::Shard;
+use crate::shard::{Found, Shard};
 use crate::tcp::TcpInfo;
 use crate::timeouts::{Policies, Policy};
-use crate::tracker::{SHARDS, Tracker, ZoneLimit};
+use crate::tracker::{SHARDS, Tracker, ZoneLimit, shard_of};
 use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -129,6 +130,41 @@ impl Filter {
             && self.original.admits(&connection.original)
             && self.reply.admits(&connection.reply)
     }
+
+    /// Returns the key of the only connection that may be admitted, if the zone and the whole tuple
+    /// of its first packet are given. The other conditions are still to be checked.
+    fn key(&self) -> Option<Key> {
+        let part = &self.original;
+        let (source, destination) = (part.source?, part.destination?);
+        let v6 = source.is_ipv6();
+        let mut key = Key {
+            addresses: [from_ip(source), from_ip(destination)],
+            zone: self.zone?,
+            protocol: part.protocol?,
+            v6,
+            ..Key::default()
+        };
+        if destination.is_ipv6() != v6 {
+            return None;
+        }
+        if key.is_icmp() {
+            let kind = part.icmp_type?;
+            key.ports = [part.icmp_id?; 2];
+            key.kinds = [kind, answer(v6, kind)?];
+        } else if key.has_ports() {
+            key.ports = [part.source_port?, part.destination_port?];
+        }
+        Some(key)
+    }
+}
+
+/// What a slice of a flush has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flushed {
+    /// How many connections it has removed.
+    pub removed: usize,
+    /// Where to continue; None at the end.
+    pub next: Option<Cursor>,
 }
 
 fn flow(key: &Key) -> Flow {
@@ -229,9 +265,16 @@ impl Tracker {
     }
 
     /// Removes the connections that a filter admits, from `cursor` on, looking at about `budget`
-    /// of them. Returns where to continue; None at the end.
-    pub fn flush(&self, filter: &Filter, cursor: Cursor, budget: usize) -> Option<Cursor> {
-        let (mut cursor, mut seen) = (cursor, 0);
+    /// of them. A filter that gives the zone and the whole tuple of a first packet is about one
+    /// connection, which is looked up: then the first slice is the last.
+    pub fn flush(&self, filter: &Filter, cursor: Cursor, budget: usize) -> Flushed {
+        if let Some(key) = filter.key() {
+            return Flushed {
+                removed: usize::from(self.flush_one(filter, &key)),
+                next: None,
+            };
+        }
+        let (mut cursor, mut seen, mut count) = (cursor, 0, 0);
         while seen < budget.max(1) {
             let mut removed = Vec::new();
             let mut shard = self.lock(cursor.shard.min(SHARDS - 1));
@@ -243,12 +286,46 @@ impl Tracker {
             }
             drop(shard);
             for one in removed {
+                count += usize::from(one.is_some());
                 self.finish(one, Counter::Flushed);
             }
             seen += 1 + connections.len();
-            cursor = cursor.next(next)?;
+            match cursor.next(next) {
+                Some(next) => cursor = next,
+                None => {
+                    return Flushed {
+                        removed: count,
+                        next: None,
+                    };
+                }
+            }
         }
-        Some(cursor)
+        Flushed {
+            removed: count,
+            next: Some(cursor),
+        }
+    }
+
+    /// Removes the connection whose first packet had this key, if a filter admits it; returns
+    /// whether it did.
+    fn flush_one(&self, filter: &Filter, key: &Key) -> bool {
+        let hash = self.secret.hash(key);
+        let number = shard_of(hash);
+        let mut shard = self.lock(number);
+        let Some(Found::Here(index, false)) = shard.find(hash as u32, key) else {
+            return false;
+        };
+        let conn = shard.conns.get(index);
+        let connection = conn.map(|conn| describe(conn, shard.expires(conn), number));
+        let admitted = connection.is_some_and(|connection| filter.admits(&connection));
+        let removed = match admitted {
+            true => self.remove(&mut shard, index),
+            false => None,
+        };
+        drop(shard);
+        let is_removed = removed.is_some();
+        self.finish(removed, Counter::Flushed);
+        is_removed
     }
 
     /// Calls `visit` for connections from `cursor` on, about `budget` of them. Returns where to

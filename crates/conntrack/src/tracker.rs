@@ -820,7 +820,7 @@ mod tests {
                 check_without_lock(&tracker, sort);
                 let mut cursor = Some(crate::Cursor::default());
                 while let Some(at) = cursor {
-                    cursor = tracker.flush(&crate::Filter::default(), at, 100);
+                    cursor = tracker.flush(&crate::Filter::default(), at, 100).next;
                 }
             }
         }

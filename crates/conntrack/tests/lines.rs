@@ -417,7 +417,7 @@ fn check(connections: &[u8], steps: &[Step]) {
                 for tracker in &trackers {
                     let mut cursor = Some(Cursor::default());
                     while let Some(at) = cursor {
-                        cursor = tracker.flush(&filter, at, 5);
+                        cursor = tracker.flush(&filter, at, 5).next;
                     }
                 }
             }

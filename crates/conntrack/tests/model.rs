@@ -3,7 +3,8 @@
 mod reference;
 
 use conntrack::{
-    Counter, Cursor, Direction, Filter, Masked, Nat, Range, Request, Tracked, Tracker, state,
+    Counter, Cursor, Direction, Filter, Flushed, Masked, Nat, Part, Range, Request, Tracked,
+    Tracker, state,
 };
 use packet::build::Builder;
 use packet::checksum::{Sum, frame_sum};
@@ -626,23 +627,111 @@ fn flushing_removes_what_the_filter_admits() {
     // Two pairs of flows have the same tuple.
     assert_eq!(tracker.count(), 16);
     let flush = |filter: &Filter| {
-        let mut cursor = Some(Cursor::default());
+        let (mut cursor, mut removed) = (Some(Cursor::default()), 0);
         while let Some(at) = cursor {
-            cursor = tracker.flush(filter, at, 7);
+            let flushed = tracker.flush(filter, at, 7);
+            (cursor, removed) = (flushed.next, removed + flushed.removed);
         }
+        removed
     };
     let mut filter = Filter {
         zone: Some(1),
         ..Filter::default()
     };
     filter.original.protocol = Some(17);
-    flush(&filter);
+    assert_eq!(flush(&filter), 2);
     assert_eq!(tracker.count(), 14);
     filter.original.protocol = None;
     filter.reply.destination = Some(ip(false, 0x0a00_0001));
-    flush(&filter);
+    assert_eq!(flush(&filter), 3);
     assert_eq!((tracker.count(), tracker.zone_count(1)), (11, 3));
-    flush(&Filter::default());
+    assert_eq!(flush(&Filter::default()), 11);
     assert_eq!((tracker.count(), tracker.zone_count(0)), (0, 0));
     assert_eq!(tracker.counters().get(Counter::Flushed), 16);
+}
+
+/// A zone and a whole tuple are about one connection: the first slice finds it, wherever it is, and
+/// other conditions still hold.
+#[test]
+fn a_whole_tuple_is_looked_up() {
+    let tracker = Tracker::new([3, 4]);
+    for kinds in [IPV4, IPV6, MIXED] {
+        for index in 0..10 {
+            let sent = Sent {
+                ends: flow(&kinds, index).ends,
+                tcp: Tcp {
+                    flags: SYN,
+                    window: 10,
+                    ..Tcp::default()
+                },
+                error: false,
+            };
+            let (frame, layers) = frame(&sent, 8, 0);
+            for zone in 0..2 {
+                let request = Request {
+                    zone,
+                    commit: true,
+                    ..Request::default()
+                };
+                tracker.track(&frame, &layers, &request, 5);
+            }
+        }
+    }
+    let mut connections = Vec::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.dump(at, 1000, |connection| connections.push(*connection));
+    }
+    assert!(connections.len() > 30);
+    let flush = |filter: &Filter| tracker.flush(filter, Cursor::default(), 1);
+    let [none, one] = [0, 1].map(|removed| Flushed {
+        removed,
+        next: None,
+    });
+    let mut left = connections.len();
+    for connection in &connections {
+        let conntrack::Flow { tuple, icmp_id } = connection.original;
+        let has_ports = matches!(tuple.protocol, 6 | 17 | 132);
+        let part = Part {
+            source: Some(tuple.source),
+            destination: Some(tuple.destination),
+            protocol: Some(tuple.protocol),
+            source_port: has_ports.then_some(tuple.source_port),
+            destination_port: has_ports.then_some(tuple.destination_port),
+            icmp_id,
+            icmp_type: icmp_id.map(|_| tuple.source_port as u8),
+            icmp_code: None,
+        };
+        let filter = Filter {
+            zone: Some(connection.zone),
+            original: part,
+            reply: Part::default(),
+        };
+        let mut other = filter;
+        other.zone = Some(2);
+        assert_eq!(flush(&other), none);
+        let mut other = filter;
+        other.reply.destination = Some(tuple.destination);
+        assert_eq!(flush(&other), none);
+        let mut other = filter;
+        other.original.icmp_code = Some(1);
+        assert_eq!(flush(&other), none);
+        // Its answers' tuple is not that of its first packet.
+        let mut other = filter;
+        (other.original.source, other.original.destination) = (part.destination, part.source);
+        (other.original.source_port, other.original.destination_port) =
+            (part.destination_port, part.source_port);
+        other.original.icmp_type = part.icmp_type.map(|kind| match kind {
+            8 => 0,
+            kind => kind + 1,
+        });
+        assert_eq!(flush(&other), none);
+        assert_eq!(tracker.count(), left);
+        assert_eq!(flush(&filter), one, "{connection:?}");
+        left -= 1;
+        assert_eq!(tracker.count(), left);
+        assert_eq!(flush(&filter), none);
+    }
+    assert_eq!(left, 0);
+    assert_eq!(tracker.zone_count(0), 0);
 }

@@ -300,11 +300,9 @@ fn flush_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
         return reply.error(no_datapath(&switch));
     };
     crate::turns::spawn("connections", async move {
-        let flushed = || tracker.counters().get(conntrack::Counter::Flushed);
-        let before = flushed();
-        flush(Arc::clone(&tracker), filter).await;
+        let removed = flush(tracker, filter).await;
         // A whole tuple means one connection, which there must be.
-        let is_missing = is_whole(&filter.original) && flushed() == before;
+        let is_missing = is_whole(&filter.original) && removed == 0;
         reply.send(match is_missing {
             true => Err(format!(
                 "{}: failed to flush conntrack (No such file or directory)",

@@ -67,13 +67,15 @@ pub async fn dump_some(
     next
 }
 
-/// Removes the connections that a filter admits.
-pub async fn flush(tracker: Arc<Tracker>, filter: Filter) {
-    let mut cursor = Some(Cursor::default());
+/// Removes the connections that a filter admits; returns how many it has removed.
+pub async fn flush(tracker: Arc<Tracker>, filter: Filter) -> usize {
+    let (mut cursor, mut removed) = (Some(Cursor::default()), 0);
     while let Some(at) = cursor {
-        cursor = tracker.flush(&filter, at, SLICE);
+        let flushed = tracker.flush(&filter, at, SLICE);
+        (cursor, removed) = (flushed.next, removed + flushed.removed);
         tokio::task::yield_now().await;
     }
+    removed
 }
 
 /// Returns the connections that a controller's request means.
@@ -105,4 +107,53 @@ pub fn filter(request: &CtFlush) -> Filter {
 /// Returns an address that may be IPv4 mapped into IPv6.
 fn address(number: u128) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(number)).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conntrack::Request;
+    use packet::build::Builder;
+    use packet::parse::parse_frame;
+    use packet::{FlowKey, WordSet};
+    use std::net::Ipv4Addr;
+
+    fn begin(tracker: &Tracker, port: u16) {
+        let builder = Builder::ethernet([2; 6], [4; 6]).ipv4(1, 2);
+        let mut frame = builder.udp(port, 53).payload(b"some").frame();
+        let mut key = FlowKey::ZERO;
+        let layers = parse_frame(&mut frame, 1, WordSet::MINI_KEY, &mut key);
+        let request = Request {
+            zone: 3,
+            commit: true,
+            ..Request::default()
+        };
+        tracker.track(&frame, &layers, &request, 1000);
+    }
+
+    /// A flush knows what it has removed, whatever others remove meanwhile, and one of a single
+    /// connection has only one slice.
+    #[tokio::test]
+    async fn flushes_count_for_themselves() {
+        const COUNT: u16 = 5_000;
+        let tracker = Arc::new(Tracker::new([1, 2]));
+        (1..=COUNT).for_each(|port| begin(&tracker, port));
+        let one = |port: u16| Filter {
+            zone: Some(3),
+            original: Part {
+                source: Some(Ipv4Addr::from_bits(1).into()),
+                destination: Some(Ipv4Addr::from_bits(2).into()),
+                protocol: Some(17),
+                source_port: Some(port),
+                destination_port: Some(53),
+                ..Part::default()
+            },
+            ..Filter::default()
+        };
+        let flush = |filter| flush(Arc::clone(&tracker), filter);
+        let all = flush(Filter::default());
+        let (missing, found, all) = tokio::join!(flush(one(COUNT + 1)), flush(one(7)), all);
+        assert_eq!((missing, found, all), (0, 1, usize::from(COUNT) - 1));
+        assert_eq!(tracker.count(), 0);
+    }
 }
