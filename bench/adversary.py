@@ -736,7 +736,7 @@ class Guest(Adversary):
 class Chains(Guest):
     """chains: a guest whose chains of descriptors are 64 MiB long"""
 
-    shared = True
+    shared, least = True, 0.15
 
     def prepare(self, switch):
         super().prepare(switch)

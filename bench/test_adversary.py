@@ -118,6 +118,11 @@ class Goal(unittest.TestCase):
             figures = self.GOOD | rates
             self.assertEqual(len(adversary.missed(figures, shared=True, least=0.25)), wrong)
 
+    def test_whoever_shares_the_memorys_worker_leaves_it_some_of_its_rate(self):
+        for name, kind in adversary.ADVERSARIES.items():
+            with self.subTest(name):
+                self.assertEqual(kind.shared, kind.least > 0)
+
     def test_what_the_machine_takes_is_not_the_adversarys(self):
         self.assertEqual(
             adversary.missed(self.GOOD | {"memory kept": 0.7}, nobody={"memory kept": 0.75}), []
