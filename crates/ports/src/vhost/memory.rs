@@ -29,11 +29,22 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `length` bytes of a file, which must be that long.
+    ///
+    /// The file must be one of shared memory (a memfd, or a file on tmpfs or hugetlbfs). A page
+    /// fault in any other may wait for a disk or a server, and a FUSE server is whoever mounted
+    /// it: the guest could hold a worker for as long as it likes. Only files of shared memory have
+    /// seals, and asking for seals does not wait for a file system, unlike `fstat`.
     fn new(file: &OwnedFd, length: u64) -> Result<Mapping, Refusal> {
+        if rustix::fs::fcntl_get_seals(file).is_err() {
+            return Err(Refusal(
+                "its file is not shared memory; use a memfd (memory-backend-memfd), or a file on \
+                 tmpfs or hugetlbfs (memory-backend-file)"
+                    .into(),
+            ));
+        }
         let status = rustix::fs::fstat(file);
         let status = status.map_err(|error| refused("look at", error.raw_os_error()))?;
-        let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
-        if is_file && u64::try_from(status.st_size).unwrap_or(0) < length {
+        if u64::try_from(status.st_size).unwrap_or(0) < length {
             let has = status.st_size;
             return Err(Refusal(format!(
                 "its file has {has} bytes, and {length} are to be mapped"
@@ -274,9 +285,34 @@ mod tests {
         assert!(refused(&two, &[file(4096)]).contains("2 regions with 1 file descriptors"));
         let endless = [region(0, 1 << 62, 0, 0)];
         assert!(refused(&endless, &[file(4096)]).contains("4096 bytes"));
+    }
+
+    #[test]
+    fn files_whose_pages_may_have_to_be_waited_for_are_refused() {
+        // The build directory is on a disk.
+        let path = std::env::current_exe().unwrap();
+        let path = path.with_extension(format!("{}.memory", std::process::id()));
+        let on_disk = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
+        let on_disk = on_disk.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        on_disk.set_len(8192).unwrap();
+        let on_disk = OwnedFd::from(on_disk);
         // SAFETY: a new descriptor, owned by nobody else.
         let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-        assert!(refused(&two[..1], &[event]).contains("cannot map"));
+        for file in [on_disk, event] {
+            let list = [region(0, 4096, 0, 0)];
+            let refused = Memory::map(&list, std::slice::from_ref(&file)).map(|_| ());
+            let Refusal(why) = refused.unwrap_err();
+            assert!(why.starts_with("memory region 0: its file is not shared memory"));
+            assert!(why.contains("memory-backend-memfd"));
+            let refused = DirtyLog::map(&VhostUserLog::new(16, 0), &file).map(|_| ());
+            let Refusal(why) = refused.unwrap_err();
+            assert!(why.starts_with("the log of written pages: its file is not shared memory"));
+        }
     }
 
     /// The kernel may give the address of an old mapping to a new one.
