@@ -17,6 +17,7 @@
 //! cannot block the worker.
 
 mod access;
+mod call;
 mod control;
 mod device;
 mod hub;

@@ -1,11 +1,10 @@
 //! A queue's access to its ring, inside the gates.
 
-use super::device;
+use super::call::Call;
 use super::device::Position;
 use super::ring::{RingPosition, View};
 use super::shared::{NEVER, Shared};
 use crate::gate::Key;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,7 +30,7 @@ pub(super) struct Reading {
     pub(super) at: Option<RingPosition>,
     /// The event that notifies the guest. A front end may make it block, so it is not written to
     /// inside a gate.
-    pub(super) call: Option<Arc<OwnedFd>>,
+    pub(super) call: Option<Arc<Call>>,
 }
 
 /// Result of an attempt to use a ring.
@@ -115,7 +114,7 @@ impl Quick {
     /// Notifies the guest that the ring has changed.
     pub(super) fn tell(&self) {
         if let Some(call) = &self.reading.call {
-            device::tell(call);
+            call.tell();
         }
     }
 }

@@ -11,13 +11,14 @@
 //! continues there: no descriptor is lost. For that reason the memory from `GET_INFLIGHT_FD` needs
 //! no entries.
 
+use super::call::{Call, set_nonblocking};
 use super::memory::{DirtyLog, Memory, Refusal};
 use super::message::{
     Protocol, Request, RingFile, VhostUserInflight, VhostUserVringAddr, VhostUserVringState,
 };
 use super::ring::{Log, RingAddresses, View};
 use super::{MAX_PAIRS, Shared, feature};
-use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub(super) struct Entry {
     pub addresses: RingAddresses,
     pub position: Arc<Position>,
     pub kick: Option<Arc<OwnedFd>>,
-    pub call: Option<Arc<OwnedFd>>,
+    pub call: Option<Arc<Call>>,
     /// The guest's address of its used ring, for the log of written pages.
     log_used: Option<u64>,
 }
@@ -120,7 +121,7 @@ struct Ring {
     address: Option<VhostUserVringAddr>,
     position: Arc<Position>,
     kick: Option<Arc<OwnedFd>>,
-    call: Option<Arc<OwnedFd>>,
+    call: Option<Arc<Call>>,
     /// Whether a kick was set, even one without a descriptor.
     started: bool,
     enabled: bool,
@@ -262,7 +263,7 @@ impl Device {
             }
             Request::SetVringKick(file) => {
                 let protocol = self.features & feature::PROTOCOL_FEATURES != 0;
-                let kick = event_of(file, files, "kick")?;
+                let kick = event_of(file, files, "kick")?.map(Arc::new);
                 let ring = self.ring(file.ring)?;
                 ring.kick = kick;
                 ring.started = true;
@@ -270,9 +271,12 @@ impl Device {
                 ring.enabled |= !protocol;
             }
             Request::SetVringCall(file) => {
-                let call = event_of(file, files, "call")?;
+                let call = event_of(file, files, "call")?.map(Call::new);
+                let call = call.transpose().map_err(|error| {
+                    Refusal(format!("the call of ring {} ({error})", file.ring))
+                })?;
                 // The guest has not been notified of what happened without a call descriptor.
-                call.iter().for_each(|call| tell(call));
+                call.iter().for_each(|call| call.tell());
                 self.ring(file.ring)?.call = call;
             }
             Request::SetVringEnable(VhostUserVringState { index, num }) => {
@@ -383,12 +387,11 @@ impl Device {
         self.memory = Memory::default();
     }
 
-    /// Makes all call descriptors non-blocking, so that notifying the guest never blocks: the front
-    /// end may have made a descriptor block, and filled its counter. Returns whether one did.
-    pub fn unblock(&self) -> bool {
+    /// Returns whether the front end has made a call descriptor block since this was last asked.
+    pub fn has_blocked(&self) -> bool {
         let calls = self.rings.iter().filter_map(|ring| ring.call.as_ref());
-        // Check every one, whatever the first ones were.
-        calls.filter(|call| unblock(call)).count() > 0
+        // Ask every one, whatever the first ones were.
+        calls.filter(|call| call.has_blocked()).count() > 0
     }
 }
 
@@ -424,7 +427,7 @@ fn event_of(
     file: RingFile,
     mut files: Vec<OwnedFd>,
     what: &str,
-) -> Result<Option<Arc<OwnedFd>>, Refusal> {
+) -> Result<Option<OwnedFd>, Refusal> {
     let ring = file.ring;
     match (file.has_file, files.len()) {
         (false, 0) => return Ok(None),
@@ -444,7 +447,7 @@ fn event_of(
         )));
     }
     set_nonblocking(&event);
-    Ok(Some(Arc::new(event)))
+    Ok(Some(event))
 }
 
 fn is_event(file: &OwnedFd) -> bool {
@@ -455,27 +458,6 @@ fn is_event(file: &OwnedFd) -> bool {
 /// Raises an event. One whose counter is full stays raised.
 pub(super) fn tell(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
-}
-
-/// Makes a descriptor non-blocking; false if it was already.
-fn set_nonblocking(file: &OwnedFd) -> bool {
-    match fcntl_getfl(file) {
-        Ok(flags) if !flags.contains(OFlags::NONBLOCK) => {
-            let _ = fcntl_setfl(file, flags | OFlags::NONBLOCK);
-            true
-        }
-        _ => false,
-    }
-}
-
-/// Makes a call descriptor non-blocking; see [`Device::unblock`].
-fn unblock(call: &OwnedFd) -> bool {
-    if !set_nonblocking(call) {
-        return false;
-    }
-    // Release a thread that is blocked in a write: the guest has been notified often enough.
-    let _ = rustix::io::read(call, &mut [0_u8; 8]);
-    true
 }
 
 /// Returns the memory for in-flight state, which stays empty; see the module.

@@ -393,7 +393,7 @@ impl Port {
                 continue;
             };
             connection.messages = 0;
-            if connection.device.unblock() {
+            if connection.device.has_blocked() {
                 let path = &self.path;
                 tracing::warn!(target: "dpdk", "vhost-user socket {path}: the front end has made its call descriptors block again");
             }
