@@ -796,7 +796,7 @@ mod tests {
             .run_until(async {
                 let mut visitors = Visitors::default();
                 let come = |visitors: &mut Visitors, silent| {
-                    let task = tokio::task::spawn_local(std::future::pending());
+                    let task = crate::turns::spawn("visitor", std::future::pending());
                     visitors.0.push_back((task, Rc::new(Cell::new(silent))));
                 };
                 come(&mut visitors, false);

@@ -92,6 +92,7 @@ thread_local! {
 
 /// Starts a task of the control thread. `name` says in a word or two what it does. Call it inside a
 /// `LocalSet`.
+#[expect(clippy::disallowed_methods, reason = "other tasks are to call this")]
 pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,

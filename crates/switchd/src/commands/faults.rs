@@ -42,7 +42,7 @@ pub(super) fn register(commands: &Commands) {
 fn at(switch: &Switch, place: &str, act: impl FnOnce() + Send + 'static) -> Answer {
     match place {
         "command" => act(),
-        "task" => drop(tokio::task::spawn_local(async move { act() })),
+        "task" => drop(crate::turns::spawn("sluice/stall", async move { act() })),
         "shared-task" => drop(tokio::spawn(async move { act() })),
         "blocking" => drop(tokio::task::spawn_blocking(act)),
         "thread" => drop(

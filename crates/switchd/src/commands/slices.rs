@@ -80,7 +80,7 @@ mod tests {
         run(async {
             let others = Rc::new(Cell::new(0));
             let count = others.clone();
-            let other = tokio::task::spawn_local(async move {
+            let other = crate::turns::spawn("other", async move {
                 loop {
                     count.set(count.get() + 1);
                     tokio::task::yield_now().await;

@@ -196,12 +196,12 @@ impl Bridge {
         };
         self.changing.busy.set(true);
         let work = act(Rc::clone(&me));
-        let task = tokio::task::spawn_local(async move {
+        let task = turns::spawn("long change", async move {
             let done = work.await;
             me.report_slowly().await;
             me.end_change();
             // The requester need not wait for the cleanup.
-            tokio::task::spawn_local(async move { me.reclaim().await });
+            turns::spawn("reclaim", async move { me.reclaim().await });
             done
         });
         Box::pin(async move {
@@ -487,7 +487,7 @@ impl Bridge {
         if self.pipeline.borrow().rule_count() <= AT_ONCE {
             return;
         }
-        tokio::task::spawn_local(async move {
+        turns::spawn("bury", async move {
             while let Some(idle) = self.idle() {
                 idle.await;
             }

@@ -286,7 +286,7 @@ mod tests {
         let (made, ended) = (made.clone(), ended.clone());
         registry.register("long", "", 0, 0, move |_, reply| {
             let (made, ended) = (made.clone(), ended.clone());
-            tokio::task::spawn_local(async move {
+            turns::spawn("long", async move {
                 let pieces = reply.pieces();
                 for number in 0..PIECES {
                     let piece = format!("\"{number}\"\n").repeat(PIECE / 8);
@@ -305,7 +305,7 @@ mod tests {
     async fn client(registry: &Registry) -> UnixStream {
         let (client, server) = UnixStream::pair().unwrap();
         let registry = registry.clone();
-        tokio::task::spawn_local(async move { serve(server, &registry, 0).await });
+        turns::spawn("serve", async move { serve(server, &registry, 0).await });
         client
     }
 
