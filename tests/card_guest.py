@@ -154,7 +154,3 @@ class CardGuest(Guest):
             if "error" in answer:
                 raise Failure(f"QEMU refuses {command}: {answer['error']}")
             return answer["return"]
-
-    def log(self):
-        """The daemon's log."""
-        return self.run("cat /var/log/openvswitch/ovs-vswitchd.log /sluiced.out")

@@ -11,6 +11,7 @@ from harness import Failure, becomes, check, equal, ethernet, test, wait_for
 
 VIRTIO, VMXNET3 = "0000:01:00.0", "0000:02:00.0"
 FLOWS = 64
+LOGS = "/var/log/openvswitch/ovs-vswitchd.log /sluiced.out"
 OUTSIDE, PEER = "192.0.2.1", "192.0.2.2"
 
 
@@ -179,8 +180,7 @@ def cards_driven_by_pci_drivers_in_a_guest(lab):
     before = entries_of(guest, "virtio")
     cards.send()
     counted = [
-        now - then
-        for (_, now), (_, then) in zip(entries_of(guest, "virtio"), before, strict=True)
+        now - then for (_, now), (_, then) in zip(entries_of(guest, "virtio"), before, strict=True)
     ]
     # Other packets, of ARP and neighbour discovery, are few.
     of_flows = sum(counted[entry] for entry in used)
@@ -200,7 +200,7 @@ def cards_driven_by_pci_drivers_in_a_guest(lab):
     come = cards.send()
     check(min(come) > FLOWS, f"frames by worker, by both queues again: {come}")
     said = guest.appctl("sluice/steering")
-    moved = re.search(r"card virtio: .* moved (\d+), of these hurried \d+, refused 0; parked 0", said)
+    moved = re.search(r"card virtio: .* moved (\d+), of these .* refused 0; parked 0", said)
     least = len(table) + len(table) // 2
     check(moved and int(moved[1]) >= least, f"sluice/steering: {said}")
 
@@ -236,5 +236,6 @@ def cards_driven_by_pci_drivers_in_a_guest(lab):
     said = cards.add("vmxnet3", VMXNET3)
     check("Cannot find device" in said, f"a card that is gone is added: {said}")
     cards.send(rounds=1)
-    log = guest.log()
-    check("panic" not in log, f"the daemon's log:\n{log[-3000:]}")
+    # All of the log takes the serial line of an emulated machine half a minute.
+    panics = guest.run(f"grep -i -A 20 panic {LOGS}", ok=False)
+    equal(panics.strip(), "", "panics in the daemon's log")

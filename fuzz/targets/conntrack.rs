@@ -147,7 +147,7 @@ impl Record {
 fn flush(tracker: &Tracker, filter: &Filter) {
     let mut cursor = Some(Cursor::default());
     while let Some(at) = cursor {
-        cursor = tracker.flush(filter, at, 5);
+        cursor = tracker.flush(filter, at, 5).next;
     }
 }
 

@@ -12,7 +12,8 @@
 //! * [`options`] are tunnel options whose meaning each bridge defines (`tun_metadata`).
 //! * [`mini_key`] reads a burst's common packets into one cache line each and compares them with
 //!   patterns.
-//! * [`flow_hash`] hashes a frame by its flow without parsing it first; [`rss`] as network cards do.
+//! * [`flow_hash`] hashes a frame by its flow without parsing it first, [`rss`] as network cards
+//!   do.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps its checksums
 //!   correct; [`segment`] splits large frames (GSO).
 //! * [`mod@tuple`] reads addresses and ports of packets whose checksums are right.

@@ -36,7 +36,8 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Creates it from a device's key, of which at most [`KEY_MAX`] bytes count; missing ones are 0.
+    /// Creates it from a device's key, of which at most [`KEY_MAX`] bytes count; missing ones are
+    /// 0.
     pub fn new(key: &[u8], kinds: Kinds) -> Rss {
         let mut all = [0; KEY_MAX];
         let length = key.len().min(KEY_MAX);

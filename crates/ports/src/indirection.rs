@@ -8,15 +8,15 @@
 //! 2. The table is written ([`Table::write`]). Packets that were on their way then have [`SETTLED`]
 //!    to arrive in the old queue.
 //! 3. The old queue's end is asked to say when all of these have been received and processed
-//!    ([`Table::ask`]): the queue was empty, or as many have come as it can hold; and its worker has
-//!    come back for more, so it has finished those.
+//!    ([`Table::ask`]): the queue was empty, or as many have come as it can hold; and its worker
+//!    has come back for more, so it has finished those.
 //! 4. The new queue's end hands out what it has kept, in order, and goes on ([`Table::end`]).
 //!
 //! Nobody waits for anybody: a receive queue's end looks at the table's state after each look at
 //! the queue. A packet that comes by the new queue was received after the table was written, and so
-//! is seen together with what step 1 has said. A thread for each device takes the steps. A move ends
-//! after [`LONGEST`] whatever happens, and the packets kept for all moves to a queue are at most
-//! [`PARKED_MOST`]; where that is not enough, order may be lost, which is counted.
+//! is seen together with what step 1 has said. A thread for each device takes the steps. A move
+//! ends after [`LONGEST`] whatever happens, and the packets kept for all moves to a queue are at
+//! most [`PARKED_MOST`]; where that is not enough, order may be lost, which is counted.
 //!
 //! "Finished" means that the worker has passed them on: packets that it holds (for a rule, or a
 //! tunnel's next hop) or has handed to another worker may be overtaken.

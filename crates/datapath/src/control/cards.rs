@@ -249,8 +249,9 @@ impl Group {
         by_cards > 0 && 2 * by_cards >= all
     }
 
-    /// Notes that an entry is to move to a worker, or, if that one has none of the card's queues, to
-    /// the least loaded of those that have one, if that one will be less loaded than the entry's is.
+    /// Notes that an entry is to move to a worker. If that one has none of the card's queues, it is
+    /// to move to the least loaded one that has, if that will then be less loaded than its present
+    /// one is.
     pub(super) fn want_entry(&mut self, (card, entry): (usize, usize), to: usize, load: Load) {
         let seen = &self.seen;
         let Some(card) = self.cards.get_mut(card) else {
