@@ -15,6 +15,9 @@ use std::sync::atomic::Ordering;
 /// of the others, their stub is enough. Expiry removes them within seconds anyway.
 const LOOKS: u32 = 32;
 
+/// By how many connections threads may have passed the limit of all together.
+const OVERSHOOT: usize = 64;
+
 /// Which limits have room for a connection that is being added: it is counted there.
 struct Room {
     of_zone: bool,
@@ -123,7 +126,8 @@ impl Tracker {
             || self.reserve_in_zone(zone)
             || self.would_fit(zone) && self.evict_of(Some(zone)) && self.reserve_in_zone(zone);
         if room.of_zone && !room.of_all {
-            room.of_all = self.reserve() || self.evict(zone) && self.reserve();
+            room.of_all =
+                self.reserve() || self.all_would_fit() && self.evict(zone) && self.reserve();
         }
         room.is_complete()
     }
@@ -133,6 +137,13 @@ impl Tracker {
     fn would_fit(&self, zone: u16) -> bool {
         let count = self.zone_counts.get(zone);
         (self.limit_of(zone)).is_none_or(|limit| limit > 0 && count <= limit)
+    }
+
+    /// Returns whether the table has room for another connection once one has ended, as
+    /// [`Tracker::would_fit`] does of a zone.
+    fn all_would_fit(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        limit > 0 && self.count.get() <= limit + OVERSHOOT
     }
 
     /// Takes a connection off the counts.

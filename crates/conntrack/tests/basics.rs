@@ -244,6 +244,21 @@ fn half_open_connections_give_way_to_new_ones() {
     answered();
 }
 
+/// Ending some of those beyond a lowered limit would make no room.
+#[test]
+fn a_lowered_limit_ends_no_connection() {
+    let tracker = Tracker::new([1, 2]);
+    for port in 1..=200 {
+        assert!(track(&tracker, syn(port), &COMMIT).has_connection);
+    }
+    for limit in [100, 0] {
+        tracker.set_limit(limit);
+        assert!(!track(&tracker, syn(300), &COMMIT).has_connection);
+    }
+    let evicted = tracker.counters().get(Counter::Evicted);
+    assert_eq!((tracker.count(), evicted), (200, 0));
+}
+
 #[test]
 fn zones_have_limits_of_their_own() {
     let tracker = Tracker::new([1, 2]);

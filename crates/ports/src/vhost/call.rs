@@ -100,14 +100,12 @@ fn run() {
                 .wait(calls)
                 .unwrap_or_else(|poison| poison.into_inner());
         }
-        calls.retain(|call| match call.upgrade() {
-            Some(call) => {
-                call.unblock();
-                true
-            }
-            None => false,
-        });
+        calls.retain(|call| call.strong_count() > 0);
+        let live: Vec<Arc<Call>> = calls.iter().filter_map(Weak::upgrade).collect();
+        // Who adds one must not wait for all of these.
         drop(calls);
+        live.iter().for_each(|call| call.unblock());
+        drop(live);
         std::thread::sleep(TICK);
     }
 }
@@ -177,7 +175,7 @@ mod tests {
         let (event, theirs) = shared();
         let call = Call::new(event).unwrap();
         let weak = Arc::downgrade(&call);
-        // Several times, because it may be looked at just before the write, which then ends at once.
+        // Several times: where it is looked at just before the write, that ends at once.
         let writer = std::thread::spawn(move || {
             for _ in 0..5 {
                 set_nonblocking(&theirs);

@@ -12,7 +12,7 @@
 //! no entries.
 
 use super::call::{Call, set_nonblocking};
-use super::memory::{DirtyLog, Memory, Refusal};
+use super::memory::{DirtyLog, Memory, NOT_SHARED, Refusal};
 use super::message::{
     Protocol, Request, RingFile, VhostUserInflight, VhostUserVringAddr, VhostUserVringState,
 };
@@ -232,6 +232,10 @@ impl Device {
                 // Unmap the old memory first: both may not fit into the address space.
                 self.memory = Memory::default();
                 self.memory = Memory::map(&list, &files)?;
+                let left_out = list.len() - self.memory.regions().len();
+                if left_out > 0 {
+                    tracing::warn!(target: "vhost", "{left_out} of a guest's memory regions are left out: {NOT_SHARED}");
+                }
             }
             Request::SetLogBase(log) => {
                 let [file] = &files[..] else {

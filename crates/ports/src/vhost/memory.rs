@@ -35,12 +35,8 @@ impl Mapping {
     /// it: the guest could hold a worker for as long as it likes. Only files of shared memory have
     /// seals, and asking for seals does not wait for a file system, unlike `fstat`.
     fn new(file: &OwnedFd, length: u64) -> Result<Mapping, Refusal> {
-        if rustix::fs::fcntl_get_seals(file).is_err() {
-            return Err(Refusal(
-                "its file is not shared memory; use a memfd (memory-backend-memfd), or a file on \
-                 tmpfs or hugetlbfs (memory-backend-file)"
-                    .into(),
-            ));
+        if !is_shared_memory(file) {
+            return Err(Refusal(NOT_SHARED.into()));
         }
         let status = rustix::fs::fstat(file);
         let status = status.map_err(|error| refused("look at", error.raw_os_error()))?;
@@ -88,6 +84,14 @@ impl Drop for Mapping {
     }
 }
 
+/// Why a file is not mapped.
+pub(super) const NOT_SHARED: &str = "its file is not shared memory; use a memfd (memory-backend-memfd), or a \
+                          file on tmpfs or hugetlbfs (memory-backend-file)";
+
+fn is_shared_memory(file: &OwnedFd) -> bool {
+    rustix::fs::fcntl_get_seals(file).is_ok()
+}
+
 fn refused(what: &str, errno: i32) -> Refusal {
     Refusal(format!(
         "cannot {what} its file ({})",
@@ -111,7 +115,9 @@ struct Part {
 }
 
 impl Memory {
-    /// Maps the regions of a table, each from its file.
+    /// Maps the regions of a table, each from its file. Those of other files than shared memory
+    /// (a hypervisor also passes persistent memory, which lies on a disk) are left out if others
+    /// remain: no buffers are to lie there.
     pub fn map(list: &[VhostUserMemoryRegion], files: &[OwnedFd]) -> Result<Memory, Refusal> {
         if list.len() != files.len() {
             let (regions, files) = (list.len(), files.len());
@@ -132,7 +138,13 @@ impl Memory {
                 mapping,
             })
         };
-        let parts = list.iter().zip(files).enumerate().map(map);
+        let all = list.iter().zip(files).enumerate();
+        let shared = all.clone().filter(|(_, (_, file))| is_shared_memory(file));
+        let some = shared.clone().count();
+        // Where none is shared memory, the first says so.
+        let parts = all
+            .filter(|(_, (_, file))| some == 0 || is_shared_memory(file))
+            .map(map);
         Ok(Memory {
             parts: parts.collect::<Result<_, _>>()?,
         })
@@ -313,6 +325,18 @@ mod tests {
             let Refusal(why) = refused.unwrap_err();
             assert!(why.starts_with("the log of written pages: its file is not shared memory"));
         }
+    }
+
+    /// Persistent memory of a guest lies on a disk.
+    #[test]
+    fn other_files_beside_shared_memory_are_left_out() {
+        // SAFETY: a new descriptor, owned by nobody else.
+        let other = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        let list = [region(0, 4096, 0, 0), region(8192, 4096, 8192, 0)];
+        let memory = Memory::map(&list, &[other, file(4096)]).unwrap();
+        assert_eq!(memory.regions().len(), 1);
+        assert!(memory.by_user(0).is_null());
+        assert!(!memory.by_user(8192).is_null());
     }
 
     /// The kernel may give the address of an old mapping to a new one.
