@@ -510,13 +510,17 @@ def place(symbol, places):
     return "other"
 
 
+# Samples of a core's clock in a second.
+SAMPLES = 4000
+
+
 def shares(lab, core, seconds, places):
-    """Shares of a core's time by what it worked on, from samples of its clock; and how many samples
-    there were."""
+    """Shares of a core's working time by what it worked on, from samples of its clock; and how many
+    samples there were: an idle core has fewer."""
     file = f"{lab.directory}/perf.data"
     harness.run(
-        ["perf", "record", "-q", "-e", "cpu-clock", "-F", "4000", "-C", str(core), "-o", file, "--",
-         "sleep", str(seconds)],
+        ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(SAMPLES), "-C", str(core), "-o", file,
+         "--", "sleep", str(seconds)],
         seconds=60,
     )  # fmt: skip
     text = harness.run(["perf", "script", "-i", file, "-F", "ip,sym,dso"], seconds=120).stdout
@@ -530,8 +534,21 @@ def shares(lab, core, seconds, places):
             if line.strip() and place(line.strip().partition(" ")[2], places) == "other"
         )
         stderr(others.most_common(25))
-    total = sum(counts.values())
-    return {name: 100 * count / max(total, 1) for name, count in counts.items()}, total
+    return shares_of(counts, places), sum(counts.values())
+
+
+def shares_of(counts, places):
+    """Shares by place of so many samples; what has none has a share of 0, not an unknown one."""
+    total = max(sum(counts.values()), 1)
+    names = [name for name, _ in places] + ["other"]
+    return {name: 100 * counts.get(name, 0) / total for name in names}
+
+
+def with_idle(found, samples, seconds):
+    """Shares of all of a core's time, of shares of the time in which it worked."""
+    working = min(samples / (SAMPLES * seconds), 1)
+    spent = {name: share * working for name, share in found.items()}
+    return spent | {"idle": spent.get("idle", 0) + 100 * (1 - working)}
 
 
 class KernelPath:
@@ -622,6 +639,7 @@ def b7(lab, options):
             time.sleep(0.4)
             found, samples = shares(lab, WORKER_CORE, options.seconds, places)
             result(sender)
+            found = with_idle(found, samples, options.seconds)
             emit(subject, {"load": load}, found | {"samples": samples})
 
 
@@ -636,10 +654,10 @@ def b8(lab, options):
     for subject, switch in forwarding(lab, options):
         stages = None
         if subject == "sluice":
-            stages = own_stages(switch, options.seconds)
+            stages = own_stages(switch, options.seconds, clock)
         rate = switch.rate(options.seconds) * 1e6
         if stages:
-            emit(subject, {"measured": "by the switch"}, stages | {"rate": rate / 1e6})
+            emit(subject, {"measured": "by the switch"}, stages)
         found, _ = shares(lab, WORKER_CORE, options.seconds, OWN)
         by_stage(subject, found, clock / rate, rate)
 
@@ -648,6 +666,7 @@ def by_stage(subject, found, cycles, rate):
     """Prints shares of a core as cycles of a packet."""
     figures = {name: share / 100 * cycles for name, share in found.items()}
     total = sum(figures.values())
+    figures["ends"] = figures["receive"] + figures["transmit"]
     emit(
         subject,
         {"measured": "by samples"},
@@ -655,15 +674,16 @@ def by_stage(subject, found, cycles, rate):
     )
 
 
-def own_stages(switch, seconds):
-    """Cycles of a packet by stage, as Sluice counts them itself; None where it does not."""
+def own_stages(switch, seconds, clock):
+    """Cycles of a packet by stage, as Sluice counts them itself, and its rate in Mpps meanwhile;
+    None where it does not. `clock`: cycles of a second."""
     if switch.appctl("sluice/stages", "on", ok=False).returncode:
         return None
     switch.appctl("sluice/stages", "clear")
-    time.sleep(seconds)
+    rate = switch.rate(seconds)
     text = switch.appctl("sluice/stages", "show", "--json")
     switch.appctl("sluice/stages", "off")
-    return stages_of(json.loads(text))
+    return stages_of(json.loads(text), rate, clock)
 
 
 # Names of Sluice's stages where the paper's are others.
@@ -671,19 +691,21 @@ PAPERS_NAMES = {"send": "transmit"}
 KNOWN = ("receive", "transmit", "memory", "parse", "lookup", "actions")
 
 
-def stages_of(told):
-    """The figures of `sluice/stages show --json`."""
+def stages_of(told, rate, clock):
+    """The figures of `sluice/stages show --json`, of a switch that forwards `rate` Mpps on a core
+    with so many cycles a second: as many as all packets of a second together should have."""
     total = told["total"]
     packets = max(total["packets"], 1)
     figures = collections.Counter()
     for stage in total["stages"]:
         name = PAPERS_NAMES.get(stage["name"], stage["name"])
         figures[name if name in KNOWN else "other"] += stage["cycles"] / packets
-    cycles = sum(stage["cycles"] for stage in total["stages"])
-    elapsed = max(total["elapsed_cycles"], 1)
+    each = sum(stage["cycles"] for stage in total["stages"]) / packets
     return dict(figures) | {
-        "total": cycles / packets,
-        "identity": 100 * (cycles - elapsed) / elapsed,
+        "total": each,
+        "ends": figures["receive"] + figures["transmit"],
+        "rate": rate,
+        "identity": 100 * (each * rate * 1e6 / clock - 1),
     }
 
 

@@ -456,6 +456,33 @@ def windows_of_one_start_are_one_run(lab):
     check(26 < figures["within"] < 27, figures)
 
 
+PARTS = """
+import json, lab_forwarding as lab
+places = [("receive", ""), ("transmit", ""), ("idle", "")]
+found = lab.shares_of({"receive": 30, "other": 10}, places)
+stages = [{"name": "receive", "cycles": 3000}, {"name": "send", "cycles": 1000},
+          {"name": "lookup", "cycles": 4000}, {"name": "rest", "cycles": 2000}]
+told = {"total": {"packets": 100, "stages": stages}}
+print(json.dumps([found, lab.with_idle(found, 40, 0.1), lab.stages_of(told, 20, 2.5e9)]))
+"""
+
+
+@test(timeout=60)
+def parts_of_a_packets_cycles_add_up(lab):
+    """What was not sampled counts as 0, an idle core's time as idle; cycles by stage times the rate
+    are held against the clock (B7, B8)."""
+    User(lab)
+    bench = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench")
+    said = run(["/usr/bin/python3", "-c", PARTS], cwd=bench).stdout
+    found, with_idle, stages = json.loads(said)
+    equal(found, {"receive": 75, "transmit": 0, "idle": 0, "other": 25}, "shares")
+    # 40 of 400 samples.
+    equal(with_idle, {"receive": 7.5, "transmit": 0, "idle": 90, "other": 2.5}, "with idle time")
+    equal([stages["total"], stages["ends"], stages["rate"]], [100, 40, 20], "cycles")
+    # 20 million times 100 cycles, of 2,500 million.
+    equal(round(stages["identity"], 6), -20, "identity")
+
+
 @test(timeout=300, hugepages=1)
 def recovery_is_measured_in_one_run_of_the_generator(lab):
     """An overload that ends: frames are lost until after the change at most, and the figures say

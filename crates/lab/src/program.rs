@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// Longest line of a program that is read, bytes.
@@ -91,6 +92,8 @@ pub fn find(program: &str) -> Result<PathBuf, Error> {
 const LINES_MAX: usize = 1_000_000;
 /// The end of its log in which the last line is looked for, bytes.
 const TAIL: u64 = 4096;
+/// How often it is checked whether a program has ended.
+const LOOK: Duration = Duration::from_millis(100);
 /// How long a program that is to end may take to remove what it made.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -154,13 +157,13 @@ pub fn run(
     let reader = std::thread::spawn(move || {
         let mut output = BufReader::new(output);
         loop {
-            let mut text = String::new();
-            match std::io::Read::take(&mut output, LINE_MAX).read_line(&mut text) {
+            let mut text = Vec::new();
+            match std::io::Read::take(&mut output, LINE_MAX).read_until(b'\n', &mut text) {
                 Ok(0) | Err(_) => return,
-                Ok(_) if text.trim().is_empty() => {}
+                Ok(_) if text.trim_ascii().is_empty() => {}
                 Ok(_) => {
-                    let line = serde_json::from_str(&text).map_err(|error| {
-                        let line = text.chars().take(80).collect();
+                    let line = serde_json::from_slice(&text).map_err(|error| {
+                        let line = String::from_utf8_lossy(&text).chars().take(80).collect();
                         Misdeed::Line { line, error }
                     });
                     if sender.send(line).is_err() {
@@ -173,7 +176,7 @@ pub fn run(
     let (began, mut asked, mut problem) = (Instant::now(), None::<Instant>, None);
     let mut count = 0;
     let status = loop {
-        match lines.recv_timeout(Duration::from_millis(100)) {
+        match lines.recv_timeout(LOOK) {
             Ok(Ok(line)) => {
                 count += 1;
                 if count <= LINES_MAX {
@@ -181,7 +184,9 @@ pub fn run(
                 }
             }
             Ok(Err(misdeed)) => problem = problem.or(Some(misdeed)),
-            Err(_) => {}
+            Err(RecvTimeoutError::Timeout) => {}
+            // It has closed its output and goes on.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
         }
         if let Some(status) = child.try_wait().map_err(wrong("wait"))? {
             break status;
@@ -301,6 +306,11 @@ mod tests {
         let long = Duration::from_secs(60);
         let text = failure("echo no JSON", long);
         assert!(text.contains("\"no JSON\\n\" is not a cell"), "{text}");
+        let text = failure(
+            "printf '{\"subject\":\"a\\377\"}\\n'; echo '{\"subject\":\"b\"}'",
+            long,
+        );
+        assert!(text.contains("is not a cell"), "{text}");
         let text = failure("exit 3", long);
         assert!(text.contains("exit status: 3: see "), "{text}");
         // Why, in the program's own words: the last of them, and not those of a run before.
