@@ -601,20 +601,25 @@ fn limits() -> impl Strategy<Value = Limits> {
     })
 }
 
+/// A SYN of a flow, or another protocol's first packet.
+fn first_of(flows: &Flows, index: usize) -> Sent {
+    Sent {
+        ends: flow(flows, index).ends,
+        tcp: Tcp {
+            flags: SYN,
+            window: 10,
+            ..Tcp::default()
+        },
+        error: false,
+    }
+}
+
 #[test]
 fn flushing_removes_what_the_filter_admits() {
     let tracker = Tracker::new([3, 4]);
     for index in 0..10 {
         for zone in 0..2 {
-            let sent = Sent {
-                ends: flow(&IPV4, index).ends,
-                tcp: Tcp {
-                    flags: SYN,
-                    window: 10,
-                    ..Tcp::default()
-                },
-                error: false,
-            };
+            let sent = first_of(&IPV4, index);
             let (frame, layers) = frame(&sent, 8, 0);
             let request = Request {
                 zone,
@@ -657,15 +662,7 @@ fn a_whole_tuple_is_looked_up() {
     let tracker = Tracker::new([3, 4]);
     for kinds in [IPV4, IPV6, MIXED] {
         for index in 0..10 {
-            let sent = Sent {
-                ends: flow(&kinds, index).ends,
-                tcp: Tcp {
-                    flags: SYN,
-                    window: 10,
-                    ..Tcp::default()
-                },
-                error: false,
-            };
+            let sent = first_of(&kinds, index);
             let (frame, layers) = frame(&sent, 8, 0);
             for zone in 0..2 {
                 let request = Request {

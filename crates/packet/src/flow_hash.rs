@@ -54,18 +54,9 @@ mod protocol {
 /// nothing: missing or invalid bytes give just another hash.
 #[inline]
 pub fn flow_hash(head: &[u8], secret: Secret) -> u32 {
-    let Some(mut ethertype) = be16(head, TYPE) else {
+    let Some((ethertype, at)) = behind_tags(head) else {
         return 0;
     };
-    let mut at = ETHERNET;
-    // 802.1Q and 802.1ad tags, two at most.
-    for _ in 0..2 {
-        if ethertype != 0x8100 && ethertype != 0x88a8 {
-            break;
-        }
-        ethertype = be16(head, at + 2).unwrap_or(0);
-        at += 4;
-    }
     let hashed = match ethertype {
         0x0800 => ipv4(head, at, secret),
         0x86dd => ipv6(head, at, secret),
@@ -76,6 +67,21 @@ pub fn flow_hash(head: &[u8], secret: Secret) -> u32 {
         let rest = u64::from(le32(head, 8).unwrap_or(0)) | u64::from(ethertype) << 32;
         fold(addresses ^ secret.0[0], rest ^ secret.0[1])
     })
+}
+
+/// Returns the type behind a frame's VLAN tags, and where what it is of begins.
+#[inline(always)]
+pub(crate) fn behind_tags(head: &[u8]) -> Option<(u16, usize)> {
+    let (mut ethertype, mut at) = (be16(head, TYPE)?, ETHERNET);
+    // 802.1Q and 802.1ad tags, two at most.
+    for _ in 0..2 {
+        if ethertype != 0x8100 && ethertype != 0x88a8 {
+            break;
+        }
+        ethertype = be16(head, at + 2).unwrap_or(0);
+        at += 4;
+    }
+    Some((ethertype, at))
 }
 
 #[inline]

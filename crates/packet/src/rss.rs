@@ -6,6 +6,8 @@
 //! skipped. Devices differ in what they hash for fragments, tunnels and extension headers, so what
 //! is returned for those may be another hash than the device's.
 
+use crate::flow_hash::behind_tags;
+
 /// Most bytes of a key that devices use.
 pub const KEY_MAX: usize = 52;
 /// Bytes hashed at most: two IPv6 addresses and two ports.
@@ -56,16 +58,9 @@ impl Rss {
 
     /// Writes what is hashed of a frame; returns its length, None if that is nothing.
     fn input(&self, head: &[u8], input: &mut [u8; INPUT_MAX]) -> Option<usize> {
-        let (mut at, mut ethertype) = (14, head.get(12..14)?);
-        for _ in 0..2 {
-            if !matches!(ethertype, [0x81, 0] | [0x88, 0xa8]) {
-                break;
-            }
-            ethertype = head.get(at + 2..at + 4)?;
-            at += 4;
-        }
+        let (ethertype, at) = behind_tags(head)?;
         let (addresses, protocol, transport, kinds) = match ethertype {
-            [8, 0] => {
+            0x0800 => {
                 let header = head.get(at..at + 20)?;
                 // "More fragments" is set, or the offset is not 0.
                 let is_fragment = header[6] & 0x3f != 0 || header[7] != 0;
@@ -74,7 +69,7 @@ impl Rss {
                 let protocol = if is_fragment { 0 } else { header[9] };
                 (&header[12..20], protocol, transport, kinds)
             }
-            [0x86, 0xdd] => {
+            0x86dd => {
                 let header = head.get(at..at + 40)?;
                 let kinds = (self.kinds.ipv6, self.kinds.tcp6, self.kinds.udp6);
                 (&header[8..40], header[6], at + 40, kinds)

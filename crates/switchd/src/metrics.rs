@@ -369,7 +369,7 @@ impl Page {
             let counts = [
                 (
                     "done",
-                    card.counts.moved - card.counts.hurried.min(card.counts.moved),
+                    card.counts.moved.saturating_sub(card.counts.hurried),
                 ),
                 ("hurried", card.counts.hurried),
                 ("refused", card.counts.failed),

@@ -67,10 +67,15 @@ impl Card {
 
     /// Returns whether it spreads flows over several workers.
     pub fn is_shared(&self) -> bool {
-        let mut workers = self.workers.iter().flatten();
-        let first = workers.next();
-        first.is_some() && workers.any(|worker| Some(worker) != first)
+        are_several(&self.workers)
     }
+}
+
+/// Returns whether queues with these workers belong to several of them.
+fn are_several(workers: &[Option<usize>]) -> bool {
+    let mut workers = workers.iter().flatten();
+    let first = workers.next();
+    first.is_some() && workers.any(|worker| Some(worker) != first)
 }
 
 impl<F: Frame + 'static> Datapath<F> {
@@ -89,11 +94,11 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     /// By receive queue of a port, the worker that serves it.
-    fn workers_of(&self, id: PortId, queues: usize) -> Vec<Option<usize>> {
-        let mut found = vec![None; queues];
+    fn workers_of(&self, record: &PortRecord<F>) -> Vec<Option<usize>> {
+        let mut found = vec![None; record.histories.len()];
         for (at, worker) in self.workers.iter().enumerate() {
             for (port, index) in &worker.queues {
-                if *port == id
+                if *port == record.id
                     && let Some(found) = found.get_mut(*index)
                 {
                     *found = Some(at);
@@ -103,35 +108,27 @@ impl<F: Frame + 'static> Datapath<F> {
         found
     }
 
-    /// Returns each port with a table: its identifier, table and number of queues.
-    fn tables(&self) -> impl Iterator<Item = (PortId, &Arc<dyn Indirection>, usize)> {
+    /// Returns each port that has a table, and its table.
+    fn tables(&self) -> impl Iterator<Item = (&PortRecord<F>, &Arc<dyn Indirection>)> {
         let ports = self.ports.iter().flatten();
-        ports.filter_map(|port| {
-            let table = port.indirection.as_ref()?;
-            Some((port.id, table, port.histories.len()))
-        })
+        ports.filter_map(|port| Some((port, port.indirection.as_ref()?)))
     }
 
     /// Returns whether a card spreads flows over the queues of several workers.
     pub(super) fn has_shared_card(&self) -> bool {
-        self.tables().any(|(id, _, queues)| {
-            let mut workers = self.workers_of(id, queues).into_iter().flatten();
-            let first = workers.next();
-            first.is_some() && workers.any(|worker| Some(worker) != first)
-        })
+        (self.tables()).any(|(port, _)| are_several(&self.workers_of(port)))
     }
 
     /// Has cards' packets counted by entry, or not.
     pub(super) fn watch_cards(&self, on: bool) {
-        self.tables().for_each(|(_, table, _)| table.watch(on));
+        self.tables().for_each(|(_, table)| table.watch(on));
     }
 
     /// Samples the tables of cards that several workers share.
     pub(super) fn sample_cards(&self, cards: &mut Vec<Card>, now_ns: u64) {
         let mut before = std::mem::take(cards);
-        for (id, table, queues) in self.tables() {
-            let workers = self.workers_of(id, queues);
-            let known = before.iter().position(|card| card.port == id);
+        for (port, table) in self.tables() {
+            let known = before.iter().position(|card| card.port == port.id);
             let mut card = known.map_or_else(
                 || {
                     table.watch(true);
@@ -139,7 +136,7 @@ impl<F: Frame + 'static> Datapath<F> {
                         .map(|entry| table.packets(entry))
                         .collect();
                     Card {
-                        port: id,
+                        port: port.id,
                         table: Arc::clone(table),
                         recent: vec![0; packets.len()],
                         moved_ns: vec![now_ns; packets.len()],
@@ -150,7 +147,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 },
                 |at| before.swap_remove(at),
             );
-            card.workers = workers;
+            card.workers = self.workers_of(port);
             card.note();
             cards.push(card);
         }
@@ -211,22 +208,17 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Returns the state of each card's table.
     pub(super) fn describe_cards(&self) -> Vec<SteeringCard> {
-        let describe = |(id, table, queues): (PortId, &Arc<dyn Indirection>, usize)| {
-            let mut entries = vec![0; queues];
+        let describe = |(port, table): (&PortRecord<F>, &Arc<dyn Indirection>)| {
+            let workers = self.workers_of(port);
+            let mut entries = vec![0; workers.len()];
             for entry in 0..table.entries() {
                 if let Some(count) = entries.get_mut(usize::from(table.queue(entry))) {
                     *count += 1;
                 }
             }
             SteeringCard {
-                port: self
-                    .port(id)
-                    .map_or_else(|_| String::new(), |port| port.name.clone()),
-                queues: self
-                    .workers_of(id, queues)
-                    .into_iter()
-                    .zip(entries)
-                    .collect(),
+                port: port.name.clone(),
+                queues: workers.into_iter().zip(entries).collect(),
                 counts: table.counts(),
             }
         };

@@ -138,12 +138,10 @@ impl Memory {
                 mapping,
             })
         };
-        let all = list.iter().zip(files).enumerate();
-        let shared = all.clone().filter(|(_, (_, file))| is_shared_memory(file));
-        let some = shared.clone().count();
         // Where none is shared memory, the first says so.
-        let parts = all
-            .filter(|(_, (_, file))| some == 0 || is_shared_memory(file))
+        let any = files.iter().any(is_shared_memory);
+        let parts = (list.iter().zip(files).enumerate())
+            .filter(|(_, (_, file))| !any || is_shared_memory(file))
             .map(map);
         Ok(Memory {
             parts: parts.collect::<Result<_, _>>()?,
